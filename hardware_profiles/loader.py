@@ -10,7 +10,6 @@ import stat
 import tomllib
 from collections.abc import Iterable
 from importlib import resources
-from importlib.resources.abc import Traversable
 
 import msgspec
 
@@ -142,8 +141,7 @@ def _file_bytes(path: str) -> bytes:
         raise ProfileError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=path) from None
 
 
-def _decoded(label: str, data: bytes | Traversable) -> str:
-    assert isinstance(data, bytes)
+def _decoded(label: str, data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -181,12 +179,11 @@ def _refusal(label: str, raw: dict[str, object], message: str) -> ProfileError:
         return ProfileError("missing", where=_place(label, [*path, found[1]]), hint=_wanted([*path, found[1]]))
     if found := re.fullmatch(r"Object contains unknown field `(.+)`", what, re.DOTALL):
         return ProfileError("unknown key", where=_place(label, [*path, found[1]]), hint=_known(found[1], _keys(path), "keys"))
-    value = _at(raw, path)
     figure = FIGURES.get(str(path[0])) if path else None
     if figure is not None and path[1:2] == ["value"]:
-        return ProfileError(f"expected {figure.expected}, got {_shown(value)}", where=_place(label, path[:1]))
+        return ProfileError(f"expected {figure.expected}, got {_shown(_at(raw, path[:2]))}", where=_place(label, path[:1]))
     expected = _wanted(path) or what[:1].lower() + what[1:].replace("`", "").partition(", got")[0]
-    return ProfileError(f"{expected}, got {_shown(value)}", where=_place(label, path))
+    return ProfileError(f"{expected}, got {_shown(_at(raw, path))}", where=_place(label, path))
 
 
 def _keys(path: list[str | int]) -> tuple[str, ...]:
@@ -205,6 +202,8 @@ def _wanted(path: list[str | int]) -> str:
         return "expected one of " + (", ".join(_KINDS) if len(path) > 1 else "gpu, cpu, npu")
     if last in ("name", "description", "source", "reason", "note"):
         return "expected text"
+    if last == "runs_here":
+        return "expected true or false"
     return ""
 
 

@@ -1,8 +1,8 @@
 """The small model zoo inside the ``onnx`` package, given weights that make its outputs worth comparing.
 
 ``onnx`` ships nine whole networks whose large weights are a ``ConstantOfShape`` of 0.02, so that the files stay small. With
-them every class gets the same score and a wrong kernel can go unnoticed. ``seeded_light`` replaces each such constant by seeded
-random numbers scaled for what reads it.
+them every class gets the same score and a wrong kernel can go unnoticed. ``seeded_light`` replaces each such constant, and the
+batch-normalisation statistics that were trained for other weights, by seeded random numbers scaled for what reads them.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def seeded_light(name: str, *, seed: int = 0) -> onnx.ModelProto:
 
     Notes
     -----
-    Matrices and filters are normal with variance 2 / fan-in (He et al., "Delving deep into rectifiers", ICCV 2015), variances and
-    scales are uniform and positive, everything else is normal with standard deviation 0.1.
+    Filters and matrices are normal with variance 2 / fan-in (He et al., "Delving deep into rectifiers", ICCV 2015), or 1 / fan-in
+    in networks with batch normalisation, whose residual sums add up. Scales and variances are uniform and positive; all else is
+    normal with standard deviation 0.1. Every output is finite, and no softmax saturates.
     """
     names = light_names()
     if name not in names:

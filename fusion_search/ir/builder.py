@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,11 @@ from fusion_search.ir.graph import Attrs, Graph, Node, PassRecord, Shape, Source
 from fusion_search.ir.opaque import RUNTIME, OpaqueCall
 from fusion_search.ir.ops import OPS
 from fusion_search.ir.spec import Array, Type
+
+#: Results of operators on constants are kept up to this size, and beyond it when they are not larger than the operands.
+_FOLDED_BYTES = 64 << 20
+#: No value of a graph is larger than this: a mistaken extent is refused before anything allocates.
+_LARGEST_BYTES = 16 << 30
 
 
 class GraphBuilder:
@@ -42,13 +48,46 @@ class GraphBuilder:
         self._outputs: list[Value] = []
         self._node_names: set[str] = set()
         self._origin: tuple[str, str] = ("", "")
-        self._evaluated: dict[tuple[Any, ...], str] = {}
+        self._reserved: set[str] = set()
+        self._counts: dict[str, int] = {}
+        self._node_counts: dict[str, int] = {}
 
     # ------------------------------------------------------------------ names
 
     def fresh(self, hint: str) -> str:
         """Return a value name that is not taken, as close to `hint` as possible."""
-        return _unused(hint or "v", self.values)
+        return _unused(hint or "v", self._counts, self.values, self._reserved)
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keep the model's own value names free for :meth:`rename` and :meth:`output`."""
+        self._reserved.update(names)
+
+    def mark(self) -> tuple[int, int, int]:
+        """Return how much there is: numbers of nodes, values and constants."""
+        return len(self.nodes), len(self.values), len(self.constants)
+
+    def new_constants(self, since: tuple[int, int, int]) -> list[str]:
+        """Return the constants added since a mark."""
+        return list(islice(reversed(self.constants), len(self.constants) - since[2]))
+
+    def rename(self, old: str, new: str, since: tuple[int, int, int]) -> bool:
+        """Give a value added since a mark another name; False when it is older or the name is taken."""
+        added = list(islice(reversed(self.values), len(self.values) - since[1]))
+        if old not in added or new in self.values:
+            return False
+        for name in added:  # a mark counts from the end, so every value added since is put back in order
+            value = self.values[name]
+            if value.view_of == old:
+                self.values[name] = replace(value, view_of=new)
+        self.values[new] = replace(self.values.pop(old), name=new)
+        if old in self.constants:
+            self.constants[new] = self.constants.pop(old)
+        for k in range(since[0], len(self.nodes)):
+            node = self.nodes[k]
+            if old in node.inputs or old in node.outputs:
+                inputs, outputs = (tuple(new if n == old else n for n in names) for names in (node.inputs, node.outputs))
+                self.nodes[k] = replace(node, inputs=inputs, outputs=outputs)
+        return True
 
     @contextmanager
     def origin(self, name: str, op: str) -> Iterator[None]:
@@ -69,8 +108,8 @@ class GraphBuilder:
         return name
 
     def constant(self, array: Any, name: str = "") -> str:
-        """Add a constant and return its name. The array is not copied."""
-        array = np.asarray(array)
+        """Add a constant and return its name. The array is copied only when it is not in row-major order."""
+        array = _row_major(np.asarray(array))
         name = self.fresh(name or "const")
         self._define(Value(name, array.dtype, array.shape))
         self.constants[name] = array
@@ -94,19 +133,18 @@ class GraphBuilder:
     def output(self, name: str, value: str) -> None:
         """Make a value an output under a public name (several outputs may return one value)."""
         source = self.values[value]
-        if value == name:
-            self._outputs.append(source)
-            return
-        view = Value(_unused(name, self.values), source.dtype, source.shape, view_of=value)
-        self._define(view)
-        self._outputs.append(view if view.name == name else view)
+        if value != name and all(known.name != name for known in self._outputs):
+            source = Value(name, source.dtype, source.shape, view_of=value)
+            self._define(source)
+        self._outputs.append(self.values[name])
 
     # ------------------------------------------------------------------ nodes
 
     def op(self, op: str, *inputs: str, part: str = "", result: str = "", **attrs: Any) -> str:
         """Apply a core operator and return the name of its value.
 
-        Operators whose operands are all constants are evaluated at once when the result is not larger than 64 MiB.
+        Operators whose operands are all constants are evaluated at once when the result is not larger than 64 MiB or than
+        its operands.
 
         Raises
         ------
@@ -120,11 +158,14 @@ class GraphBuilder:
         except ValueError as error:
             where = self._origin[0] or result or op
             raise ModelError(f"node {where!r} ({self._origin[1] or op}): {error}") from None
-        if all(i in self.constants for i in inputs) and Value("", out.dtype, out.shape).nbytes <= 64 << 20:
+        frozen: Attrs = tuple(sorted(attrs.items()))
+        nbytes = Value("", out.dtype, out.shape).nbytes
+        small = nbytes <= max(_FOLDED_BYTES, *(self.values[i].nbytes for i in inputs), 0)
+        if small and all(i in self.constants for i in inputs):
             folded = np.asarray(spec.evaluate([self.constants[i] for i in inputs], attrs)).astype(out.dtype, copy=False)
             return self.constant(folded.reshape(out.shape), result or op.lower())
-        frozen: Attrs = tuple(sorted(attrs.items()))
-        name = self._define(Value(self.fresh(result or (self._origin[0] or op).replace("/", ".") + "." + (part or op.lower())), out.dtype, out.shape))
+        hint = result or (self._origin[0] or op).replace("/", ".") + "." + (part or op.lower())
+        name = self._define(Value(self.fresh(hint), out.dtype, out.shape))
         self.nodes.append(Node(self._node_name(part, op), op, inputs, (name,), frozen, *self._origin))
         return name
 
@@ -137,9 +178,12 @@ class GraphBuilder:
 
     # ------------------------------------------------------------------ result
 
-    def build(self, *, log: tuple[PassRecord, ...] = (), source: Source | None = None) -> Graph:
+    def build(
+        self, *, log: tuple[PassRecord, ...] = (), source: Source | None = None, overridable: frozenset[str] = frozenset()
+    ) -> Graph:
         """Return the graph. Nodes were added in topological order, which is kept."""
-        return Graph(self.name, tuple(self._inputs), tuple(self._outputs), tuple(self.nodes), dict(self.values), dict(self.constants), log, source)
+        values, constants = dict(self.values), dict(self.constants)
+        return Graph(self.name, tuple(self._inputs), tuple(self._outputs), tuple(self.nodes), values, constants, log, source, overridable)
 
     def type_of(self, name: str) -> Type:
         """Dtype and shape of a value."""
@@ -152,6 +196,9 @@ class GraphBuilder:
     def _define(self, value: Value) -> str:
         if value.name in self.values:
             raise ModelError(f"value {value.name!r} is defined twice")
+        if value.nbytes > _LARGEST_BYTES:
+            size = value.nbytes / 2**30
+            raise ModelError(f"value {value.name!r}: {value.dtype}{list(value.shape)} takes {size:.3g} GiB, the limit is 16 GiB")
         self.values[value.name] = value
         return value.name
 
@@ -161,14 +208,31 @@ class GraphBuilder:
             stem = f"{op}_{len(self.nodes)}"
         else:
             stem = f"{origin}/{part}" if part else origin
-        name = _unused(stem, self._node_names)
+        name = _unused(stem, self._node_counts, self._node_names)
         self._node_names.add(name)
         return name
 
 
-def _unused(hint: str, taken: Mapping[str, Any] | set[str]) -> str:
-    name, k = hint, 1
-    while name in taken:
+def _row_major(array: Array) -> Array:
+    """Return an array in row-major order; large transposed matrices are copied tile by tile, which is several times faster."""
+    if array.flags.c_contiguous:
+        return array
+    if array.ndim != 2 or not array.flags.f_contiguous or array.nbytes < 1 << 20:
+        return np.asarray(array, order="C")
+    copy = np.empty(array.shape, array.dtype)
+    rows, columns = array.shape
+    for i in range(0, rows, 1024):
+        for j in range(0, columns, 16):
+            copy[i : i + 1024, j : j + 16] = array[i : i + 1024, j : j + 16]
+    return copy
+
+
+def _unused(hint: str, counts: dict[str, int], *taken: Container[str]) -> str:
+    """Return `hint`, or `hint.2`, `hint.3` and so on; `counts` remembers where to go on, so that n names take n steps."""
+    k = counts.get(hint, 1)
+    name = hint if k == 1 else f"{hint}.{k}"
+    while any(name in names for names in taken):
         k += 1
         name = f"{hint}.{k}"
+    counts[hint] = k
     return name

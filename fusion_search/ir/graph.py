@@ -7,6 +7,7 @@ node computes it. A *node* applies one core operator of :mod:`fusion_search.ir.o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -42,7 +43,7 @@ class Value:
     @property
     def size(self) -> int:
         """Number of elements."""
-        return int(np.prod(self.shape, dtype=object))
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -140,6 +141,8 @@ class Graph:
     log : tuple of PassRecord
         What each pass changed.
     source : Source or None
+    overridable : frozenset of str
+        Constants computed from initialisers that a caller may feed: no pass may fold them into something else.
     """
 
     name: str
@@ -150,6 +153,7 @@ class Graph:
     constants: Mapping[str, np.ndarray[Any, Any]]
     log: tuple[PassRecord, ...] = ()
     source: Source | None = field(default=None, compare=False, repr=False)
+    overridable: frozenset[str] = frozenset()
 
     def base(self, name: str) -> str:
         """Follow views to the value that owns the memory."""

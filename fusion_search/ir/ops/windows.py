@@ -154,7 +154,7 @@ def _pool(combiner: str) -> Any:
     def evaluate(arrays: Sequence[Array], attrs: dict[str, Any]) -> Array:
         x = arrays[0]
         if combiner == "max":
-            fill = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+            fill = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf  # kind V is bfloat16
             views = _patches(x, attrs["kernel"], attrs, 0, fill)
             return np.asarray(np.max(views, axis=tuple(range(x.ndim, 2 * x.ndim))))
         views = _patches(x, attrs["kernel"], attrs, 0, 0)

@@ -1,0 +1,110 @@
+"""Convolutions of one block: a call of the library's tile kernel, then the bias."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from fusion_search.codegen.emit import Emitter, Place
+from fusion_search.codegen.rt.conv import WindowShape, conv_scratch_bytes
+from fusion_search.codegen.stages import Stage
+from fusion_search.fusion.program import Member
+
+
+def window_shape(member: Member) -> WindowShape:
+    """Return the library's description of a convolution; one-dimensional ones have a height of 1."""
+    x, w, out = member.operands[0].shape, member.operands[1].shape, member.shape
+    flat = len(x) == 4
+
+    def pair(values: tuple[int, ...], one: int) -> tuple[int, int]:
+        return (one, int(values[0])) if flat else (int(values[0]), int(values[1]))
+
+    strides, dilations, before = (member.node.attr(name) for name in ("strides", "dilations", "before"))
+    top, left = pair(before, 0)
+    return WindowShape(
+        x[1] * x[2], w[0] * w[1], *pair(x[3:], 1), *pair(out[3:], 1), pair(w[3:], 1), pair(strides, 1), pair(dilations, 1), top, left, x[1]
+    )
+
+
+def emit_convolution(e: Emitter, stage: Stage, i: int) -> None:
+    """Write a convolution's stage."""
+    w, member, result = e.w, e.group.members[i], e.places[i]
+    shape = window_shape(member)
+    fields = shape.descriptor()
+    names = [w.number(("conv", i, k), int(value)) for k, value in enumerate(fields)]
+    at = f"A + {8 * int(names[0][1:])}"  # the descriptor lies in the argument table itself
+    _, x, _, _ = e.source_of(i, 0)
+    _, weight, _, _ = e.source_of(i, 1)
+    assert isinstance(x, Place) and isinstance(weight, Place)
+    loops = [e.original[i][k] for k in range(member.domain.rank)]
+    image, group, filters, *positions = (atoms[0] if atoms else None for atoms in loops)
+    row = positions[0] if len(positions) == 2 else None
+    function, scratch = w.address("@conv_tile_f32"), w.number("conv scratch", e.reserve(conv_scratch_bytes(shape)))
+    with ExitStack() as stack:
+        index: dict[int, str] = {}
+        for atom in (image, group):
+            if atom is not None and atom not in e.group.outer:
+                index[atom] = w.name("i")
+                stack.enter_context(w.block(f"for {index[atom]} in range({e.bound(atom)}):"))
+            elif atom is not None:
+                index[atom] = e.index[atom]
+        oc0, oc1 = _range(e, filters, names[3])
+        h0, h1 = _range(e, row, names[4])
+        target = _target(e, i, result, {a: v for a, v in index.items() if a not in e.group.outer})
+        channel_step = result.strides.get(filters, 0) if filters is not None else 0
+        row_step = result.strides.get(row, 0) if row is not None else shape.out_width
+        call = [at, x.address, weight.address, target]
+        call += [index[a] if a is not None else "np.int64(0)" for a in (image, group)]
+        call += [oc0, oc1, h0, h1]
+        call += [w.number(("conv channel step", i), channel_step), w.number(("conv row step", i), row_step), f"S + {scratch}"]
+        w.put(f"call_address({function}, ({', '.join(call)}))")
+        if len(member.operands) > 2:
+            _emit_bias(e, i, {a: v for a, v in index.items() if a not in e.group.outer}, filters, positions)
+
+
+def _range(e: Emitter, atom: int | None, full: str) -> tuple[str, str]:
+    if atom is None or atom not in e.group.outer:
+        return "np.int64(0)", full
+    if atom in e.tiles:
+        return e.index[atom], f"{e.index[atom]} + {e.sizes[atom]}"
+    return e.index[atom], f"{e.index[atom]} + 1"
+
+
+def _target(e: Emitter, i: int, result: Place, inside: dict[int, str]) -> str:
+    parts = [e.base(f"w{i}", result.strides, 0, relative=result.kind == "scratch")]
+    parts += [f"{v} * {e.step(f'w{i}', a, result.strides[a])}" for a, v in inside.items() if result.strides.get(a)]
+    offset = " + ".join(p for p in parts if p != "0") or "0"
+    return f"{result.address} + ({offset}) * 4"
+
+
+def _emit_bias(e: Emitter, i: int, inside: dict[int, str], filters: int | None, positions: list[int | None]) -> None:
+    w, result = e.w, e.places[i]
+    how, place, linear, key = e.source_of(i, 2)
+    inner = [a for a in positions if a is not None]
+    walked = [a for a in ([filters] if filters is not None else []) + inner if a not in e.group.outer or a in e.tiles]
+    with ExitStack() as stack:
+        variables = dict(inside)
+        for atom in walked[:-1]:
+            variables[atom] = w.name("i")
+            stack.enter_context(w.block(f"for {variables[atom]} in range({e.bound(atom)}):"))
+        last = walked[-1] if walked else None
+        if how == "parameter":
+            value = str(place)
+        else:
+            assert isinstance(place, Place) and linear is not None
+            parts = [e.base(key, linear.strides, linear.offset, relative=place.kind == "scratch")]
+            parts += [f"{v} * {e.step(key, a, linear.strides[a])}" for a, v in variables.items() if linear.strides.get(a)]
+            offset = " + ".join(p for p in parts if p != "0") or "0"
+            value = w.name("h")
+            w.put(f"{value} = p_f4({place.address}, {offset})")
+            value = f"{value}[j]" if last == filters and last is not None else f"{value}[0]"
+        pointer = w.name("x")
+        parts = [e.base(f"w{i}", result.strides, 0, relative=result.kind == "scratch")]
+        parts += [f"{v} * {e.step(f'w{i}', a, result.strides[a])}" for a, v in variables.items() if result.strides.get(a)]
+        w.put(f"{pointer} = p_f4({result.address}, {' + '.join(p for p in parts if p != '0') or '0'})")
+        if last is None:
+            w.put(f"{pointer}[0] = {pointer}[0] + {value}")
+            return
+        stride = result.strides.get(last, 0)
+        at = "j" if stride == 1 else f"j * {e.step(f'w{i}', last, stride)}"
+        with w.block(f"for j in range({e.bound(last)}):"):
+            w.put(f"{pointer}[{at}] = {pointer}[{at}] + {value}")

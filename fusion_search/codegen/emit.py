@@ -1,0 +1,298 @@
+"""The text of one kernel from the stages of its group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+from fusion_search.codegen.access import GroupAccess, Linear, group_access, row_major
+from fusion_search.codegen.stages import Stage, by_lanes, choose_tiles, is_reduce, place
+from fusion_search.codegen.writer import COMPUTE, Slot, Writer, code_of, converted, load, rounded, store
+from fusion_search.fusion.analysis import Analysis
+from fusion_search.fusion.program import Operand, Program
+from fusion_search.ir.spec import OpSpec
+
+NEUTRAL = {"sum": "-0.0", "mean": "-0.0", "max": "-np.inf", "min": "np.inf", "prod": "1.0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel and what a step of a plan needs to run it.
+
+    Attributes
+    ----------
+    source : str
+        The text, whose function is called ``kernel``.
+    slots : tuple of Slot
+        The argument table.
+    items : int
+        Work items; any range of them may run on any thread.
+    scratch_bytes : int
+        What one thread needs.
+    work_ns : float
+        A rough serial time, from which the runtime chooses the items a task.
+    """
+
+    source: str
+    slots: tuple[Slot, ...]
+    items: int
+    scratch_bytes: int
+    work_ns: float
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a member's value lives: a tensor, scratch, a local variable, or nowhere outside its stage."""
+
+    kind: str  # tensor, scratch, local, register
+    code: str
+    address: str = ""  # name of the address slot or expression
+    strides: dict[int, int] = field(default_factory=dict)
+    key: str = ""
+
+
+def build(program: Program, analysis: Analysis) -> Kernel:
+    """Generate the kernel of a legal group that the generator can emit."""
+    return Emitter(program, analysis).build()
+
+
+class Emitter:
+    """Writes one kernel; see the stages for the order of things."""
+
+    def __init__(self, program: Program, analysis: Analysis) -> None:
+        self.program, self.graph = program, program.graph
+        self.group: GroupAccess = group_access(program, analysis)
+        mask = sum(1 << p for p in analysis.positions)
+        self.live_out = {
+            i for i, m in enumerate(self.group.members) if any(v in program.kept or program.readers[v] & ~mask for v in m.outputs)
+        }
+        self.tiles = choose_tiles(self.group, self.live_out)
+        self.w = Writer()
+        self.scratch = 0
+        from fusion_search.codegen.heavy import absorbed  # the two modules describe one kernel from two sides
+
+        self.skip = absorbed(self)
+        self.stages = place(self.group, set(self.tiles), self.skip)
+        self.stage_of = {i: k for k, stage in enumerate(self.stages) for i in stage.members}
+        self.places: dict[int, Place] = {}
+        self.parameters: dict[int, str] = {}
+        self.index: dict[int, str] = {}  # fixed indices and block starts, by atom
+        self.sizes: dict[int, str] = {}  # block sizes of tiled loops
+        self.original = analysis.loops.loops
+        self.flag = ""
+
+    # ------------------------------------------------------------------ the whole kernel
+
+    def build(self) -> Kernel:
+        w, group = self.w, self.group
+        self._assign_places()
+        self._load_parameters()
+        items = self._open_items()
+        for stage in self.stages:
+            self._stage(stage)
+        w.depth -= 1
+        work = sum(prod(m.domain.extents) * _nanoseconds(m.spec) for m in group.members)
+        return Kernel(w.source("kernel"), tuple(w.slots), items, self.scratch, work)
+
+    def _assign_places(self) -> None:
+        group = self.group
+        for i, member in enumerate(group.members):
+            if i in self.skip:
+                continue
+            code = code_of(self.graph.values[member.node.output].dtype)
+            crossing = any(
+                producer == i and reader not in self.skip and self.stage_of.get(reader, -1) != self.stage_of[i]
+                for (reader, _), producer in group.producers.items()
+            )
+            spanned = [a for a in group.loops[i].parallel if a not in group.outer or a in self.tiles]
+            made_whole = is_reduce(member) or self.stages[self.stage_of[i]].kind != "loop"
+            if i in self.live_out:
+                name = self.graph.base(member.node.output)
+                self.places[i] = Place("tensor", code, self.w.address(name), dict(group.writes[i].strides), name)
+            elif not crossing and not made_whole:
+                self.places[i] = Place("register", code)
+            elif not spanned and (self.stages[self.stage_of[i]].kind == "loop"):
+                self.places[i] = Place("local", code, self.w.name("v"))
+            else:
+                self.places[i] = self._scratch(i, spanned, code)
+
+    def _scratch(self, i: int, spanned: list[int], code: str) -> Place:
+        strides, size = {}, self.group.members[i].itemsize
+        step = 1
+        for atom in reversed(spanned):
+            strides[atom] = step
+            step *= self.tiles.get(atom, self.group.extents[atom])
+        offset = self.reserve(step * size)
+        at = self.w.number(("scratch", i), offset)
+        return Place("scratch", code, f"S + {at}", strides, f"scratch{i}")
+
+    def reserve(self, nbytes: int) -> int:
+        """Take a part of the thread's scratch and return its offset."""
+        offset = self.scratch
+        self.scratch += -(-nbytes // 64) * 64
+        return offset
+
+    def _load_parameters(self) -> None:
+        for member in self.group.members:
+            for operand in member.operands:
+                if operand.parameter and operand.base not in self.parameters:
+                    tensor = self.program.value_name[operand.base]
+                    code = code_of(self.graph.values[tensor].dtype)
+                    name = self.w.name("c")
+                    self.w.put(f"{name} = {load(code, f'p_{code}({self.w.address(tensor)}, 0)[0]')}")
+                    self.parameters[operand.base] = name
+        if any(m.spec.kind == "gather" for m in self.group.members):
+            self.flag = self.w.name("e")
+            self.w.put(f"{self.flag} = table({self.w.address('')})")
+
+    def _open_items(self) -> int:
+        """Open the loop over items and find each outer loop's index or block."""
+        w, group = self.w, self.group
+        lead = group.writes[max(range(len(group.members)), key=lambda i: (prod(group.extents[a] for a in group.loops[i].parallel), -i))]
+        outer = sorted(group.outer, key=lambda a: (-lead.strides.get(a, 0), a))
+        counts = {a: -(-group.extents[a] // self.tiles.get(a, 1)) if self.tiles.get(a, 1) else 0 for a in outer}
+        items = prod(counts.values())
+        w.put("for item in range(lo, hi):")
+        w.depth += 1
+        left = "item"
+        for k, atom in enumerate(reversed(outer)):
+            if k == len(outer) - 1:
+                b = left
+            else:
+                rest, b = w.name("q"), w.name("b")
+                w.put(f"{rest} = {left} // {w.number(('count', atom), counts[atom])}")
+                w.put(f"{b} = {left} - {rest} * {w.number(('count', atom), counts[atom])}")
+                left = rest
+            if atom in self.tiles:
+                start, size = w.name("s"), w.name("m")
+                tile = w.number(("tile", atom), self.tiles[atom])
+                w.put(f"{start} = {b} * {tile}")
+                w.put(f"{size} = min({tile}, {self.extent(atom)} - {start})")
+                self.index[atom] = start
+                self.sizes[atom] = size
+            else:
+                self.index[atom] = b
+        return items
+
+    # ------------------------------------------------------------------ numbers
+
+    def extent(self, atom: int) -> str:
+        """Name of a loop's extent."""
+        return self.w.number(("extent", atom), self.group.extents[atom])
+
+    def bound(self, atom: int) -> str:
+        """How many steps a stage takes along a loop: the block's size, or the extent."""
+        return self.sizes.get(atom) or self.extent(atom)
+
+    def base(self, key: str, strides: dict[int, int], offset: int, *, relative: bool) -> str:
+        """Offset of an address at this item; in scratch, blocked loops count from the block's start."""
+        parts = [self.w.number(("offset", key), offset)] if offset else []
+        for atom in sorted(strides):
+            if atom in self.group.outer and not (relative and atom in self.tiles):
+                parts.append(f"{self.index[atom]} * {self.step(key, atom, strides[atom])}")
+        return " + ".join(parts) or "0"
+
+    def step(self, key: str, atom: int, stride: int) -> str:
+        """Name of a stride, or the text 1 or 0, which are part of a kernel's structure."""
+        return str(stride) if stride in (0, 1) else self.w.number(("stride", key, atom), stride)
+
+    # ------------------------------------------------------------------ stages
+
+    def _stage(self, stage: Stage) -> None:
+        from fusion_search.codegen.heavy import emit_heavy
+        from fusion_search.codegen.nest import emit_nest, emit_parts
+
+        if stage.kind == "heavy":
+            emit_heavy(self, stage)
+        elif stage.kind == "parts":
+            emit_parts(self, stage)
+        else:
+            emit_nest(self, stage)
+
+    # ------------------------------------------------------------------ reads
+
+    def source_of(self, i: int, k: int) -> tuple[str, Place | str, Linear | None, str]:
+        """Say where operand k of member i comes from.
+
+        Returns
+        -------
+        how : str
+            ``parameter``, ``register``, ``local`` or ``memory``.
+        what : Place or str
+            The place, or the parameter's name.
+        linear : Linear or None
+            The address, for memory.
+        key : str
+            Identifies the address among the kernel's numbers.
+        """
+        member = self.group.members[i]
+        operand = member.operands[k]
+        if operand.parameter:
+            return "parameter", self.parameters[operand.base], None, ""
+        producer = self.group.producers.get((i, k))
+        key = f"r{i}.{k}"
+        if producer is None:
+            tensor = self.program.value_name[operand.base]
+            code = code_of(self.graph.values[tensor].dtype)
+            return "memory", Place("tensor", code, self.w.address(tensor), {}, tensor), self.group.reads[(i, k)], key
+        place = self.places[producer]
+        if place.kind == "local":
+            return "local", place, None, ""
+        if self.stage_of[producer] == self.stage_of[i]:
+            return "register", place, None, ""
+        if place.kind == "tensor":
+            return "memory", place, self.group.reads[(i, k)], key
+        return "memory", place, self._scratch_read(i, k, operand, producer, place), key
+
+    def _scratch_read(self, i: int, k: int, operand: Operand, producer: int, place: Place) -> Linear:
+        if self.group.identity[(i, k)]:
+            return Linear(dict(place.strides))
+        # Read elsewhere than at the reader's own index: by dimension, which then lies in scratch whole.
+        linear = Linear({})
+        access = self.group.members[i].domain.reads[k]
+        steps = self.dimension_steps(producer, place)
+        place_of = _dimension_of(operand)
+        mine = self.group.reads[(i, k)]
+        full = row_major(operand.shape)
+        for d, dim in enumerate(access.dims):
+            if operand.shape[d] == 1:
+                continue
+            target = place_of[d]
+            linear.offset += dim.offset * steps[target]
+            for loop, coefficient in dim.terms:
+                for atom in self._atoms_of(i, loop):
+                    ratio = mine.strides[atom] // (coefficient * full[d]) if coefficient * full[d] else 1
+                    linear.strides[atom] = linear.strides.get(atom, 0) + coefficient * ratio * steps[target]
+        return linear
+
+    def _atoms_of(self, i: int, loop: int) -> list[int]:
+        """Joined atoms of one loop of a member."""
+        pieces = set(self.original[i][loop])
+        return [a for a in (*self.group.loops[i].parallel, *self.group.loops[i].reduced) if set(self.group.pieces[a]) & pieces]
+
+    def dimension_steps(self, producer: int, place: Place) -> dict[int, int]:
+        """Scratch stride of each dimension of a member's result."""
+        steps = {}
+        for d in range(self.group.members[producer].domain.rank):
+            atoms = [a for a in self._atoms_of(producer, d) if a in place.strides]
+            steps[d] = min((place.strides[a] for a in atoms), default=0)
+        return steps
+
+
+def _dimension_of(operand: Operand) -> dict[int, int]:
+    """Which stored dimension each dimension of a plain view is."""
+    left = [d for d, n in enumerate(operand.base_shape) if n != 1]
+    right = [d for d, n in enumerate(operand.shape) if n != 1]
+    return dict(zip(right, left, strict=True))
+
+
+def _nanoseconds(spec: OpSpec) -> float:
+    return {"none": 0.15, "simple": 0.15, "special": 0.6, "contract": 0.02}[spec.flop_class] * max(spec.flops, 1)
+
+
+def compute_code(code: str) -> str:
+    """The dtype code in which a stored type computes."""
+    return COMPUTE[code]
+
+
+__all__ = ["NEUTRAL", "Emitter", "Kernel", "Place", "build", "by_lanes", "compute_code", "converted", "load", "rounded", "store"]

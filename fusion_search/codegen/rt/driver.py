@@ -1,0 +1,141 @@
+"""The shared driver: runs a whole plan from a table of numbers.
+
+A kernel is a C function ``void(argtable, scratch, lo, hi)`` of four int64 that
+processes the items ``lo <= i < hi``.  One row of the int64 step table is one
+kernel call: (function address, argument table address, number of items, items
+a task).  Because addresses are data, one compiled driver runs every plan.
+"""
+
+import importlib.util
+
+import numba
+import numpy as np
+from numba import njit, prange, types
+from numpy.typing import NDArray
+
+from fusion_search.codegen.rt.memory import addr_of, call_address, fetch_add, make_stack
+
+
+def _choose_layer() -> None:
+    """Prefer OpenMP, then TBB; workqueue is 40 times slower and not thread-safe."""
+    if numba.config.THREADING_LAYER != "default":
+        return  # the user has asked for one
+    for layer, module in (("omp", "omppool"), ("tbb", "tbbpool")):
+        if importlib.util.find_spec(f"numba.np.ufunc.{module}") is not None:
+            numba.config.THREADING_LAYER = layer
+            return
+
+
+_choose_layer()
+
+#: The signature of every kernel.
+KERNEL_SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64)
+#: Columns of a step table.
+STEP_FIELDS = ("function", "argtable", "items", "chunk")
+#: Numbers between the counters of two threads: one cache line pair.
+_PAD = 16
+_MAX_WORKERS = 256
+# On the stack: an allocation would cost more than starting a small plan.
+_counters = make_stack(_PAD * _MAX_WORKERS, types.int64)
+
+
+def scratch_slots() -> int:
+    """Return how many per-thread scratch slots an arena needs."""
+    return int(numba.config.NUMBA_NUM_THREADS)
+
+
+@njit(
+    "void(i8[:,::1],i8,i8,i8,i8)", parallel=True, cache=True, error_model="numpy", nogil=True
+)
+def _run_plan(steps, count, scratch_base, scratch_stride, workers):
+    # The number of workers is an argument because asking for it in compiled
+    # code would make the function uncacheable.
+    counters = _counters()
+    base = addr_of(counters)
+    workers = min(workers, _MAX_WORKERS)
+    for s in range(count):
+        fn = steps[s, 0]
+        args = steps[s, 1]
+        n = steps[s, 2]
+        chunk = steps[s, 3]
+        tasks = (n + chunk - 1) // chunk if chunk > 0 else 1
+        if tasks <= 1 or workers == 1:
+            call_address(fn, (args, scratch_base, np.int64(0), n))
+        else:
+            for t in range(workers):
+                counters[t * _PAD] = t * tasks // workers
+            # Each worker owns a contiguous range, the same in every step, so
+            # what it wrote is still in its cache; when done it helps others.
+            # A worker is an iteration, not a thread: two may share a thread,
+            # one after the other, and no scratch slot is ever used twice at
+            # the same time.
+            for t in prange(workers):
+                scratch = scratch_base + t * scratch_stride
+                for v in range(workers):
+                    w = t + v
+                    if w >= workers:
+                        w -= workers
+                    end = (w + 1) * tasks // workers
+                    task = fetch_add(base + w * _PAD * 8, 1)
+                    while task < end:
+                        lo = task * chunk
+                        call_address(fn, (args, scratch, lo, min(lo + chunk, n)))
+                        task = fetch_add(base + w * _PAD * 8, 1)
+
+
+def run_plan(
+    steps: NDArray[np.int64],
+    count: int,
+    scratch_base: int,
+    scratch_stride: int,
+    workers: int = 0,
+) -> None:
+    """Run the first `count` steps, in order, each on all threads.
+
+    Parameters
+    ----------
+    steps : int64[:, ::1]
+        Rows of `STEP_FIELDS`.  A step of at most one chunk runs in the calling
+        thread.
+    count : int
+        Number of steps.
+    scratch_base : int
+        Address of `workers` scratch slots; that of worker `t` starts
+        ``t * scratch_stride`` bytes further.  0 if no kernel uses scratch.
+    scratch_stride : int
+        Bytes from slot to slot.
+    workers : int
+        Number of slots; 0 means Numba's current number of threads (at most
+        `scratch_slots`), which takes a microsecond to ask: pass it if known.
+    """
+    _run_plan(steps, count, scratch_base, scratch_stride, workers or numba.get_num_threads())
+
+
+@njit("void(i8[:,::1],i8,i8,i8)", cache=True, error_model="numpy", nogil=True)
+def run_plan_serial(steps, count, scratch_base, scratch_stride):
+    """Run the first `count` steps in the calling thread, without chunks.
+
+    Parameters
+    ----------
+    steps : int64[:, ::1]
+        Rows of `STEP_FIELDS`.
+    count : int64
+        Number of steps.
+    scratch_base : int64
+        Address of one scratch slot.
+    scratch_stride : int64
+        Ignored; the same parameters as `run_plan`.
+    """
+    for s in range(count):
+        call_address(steps[s, 0], (steps[s, 1], scratch_base, np.int64(0), steps[s, 2]))
+
+
+@njit("void(i8[::1],i8[::1],i8[::1],i8[::1])", cache=True, error_model="numpy", nogil=True)
+def bind(table, slots, offsets, bases):
+    """Fill argument tables from buffer addresses known only at run time.
+
+    ``table[i]`` becomes ``bases[slots[i]] + offsets[i]`` where ``slots[i]`` is
+    not negative, else ``offsets[i]`` (a constant).
+    """
+    for i in range(table.size):
+        table[i] = bases[slots[i]] + offsets[i] if slots[i] >= 0 else offsets[i]

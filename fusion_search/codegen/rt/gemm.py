@@ -1,0 +1,48 @@
+"""Matrix products for generated kernels: address, scratch and call.
+
+The functions are compiled on first request, then cached on disk.
+"""
+
+import importlib
+
+from numba import njit
+
+from fusion_search.codegen.rt.gemm_body import SCRATCH_BYTES
+from fusion_search.codegen.rt.intrinsics import INLINE
+from fusion_search.codegen.rt.memory import call_address
+
+_MODULES = {"float32": "gemm_f32", "float64": "gemm_f64"}
+
+
+def gemm_scratch_bytes() -> int:
+    """Return the scratch that any call of a gemm function needs."""
+    return SCRATCH_BYTES
+
+
+def gemm_address(dtype: str = "float32") -> int:
+    """Return the address of the gemm of `dtype` ("float32" or "float64")."""
+    name = _MODULES[dtype]
+    module = importlib.import_module(f"fusion_search.codegen.rt.{name}")
+    return int(getattr(module, name).address)
+
+
+@njit(**INLINE)
+def call_gemm(fn, m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, beta, scratch):
+    """Compute C = beta C + A B by the gemm at address `fn`.
+
+    Parameters
+    ----------
+    fn : int64
+        `gemm_address`.
+    m, n, k : int64
+        A is m by k, B is k by n; any may be 0.
+    a, a_row, a_col : int64
+        Address of A and its strides in elements; likewise `b` and `c`, whose
+        columns are contiguous.
+    beta : int64
+        0 to overwrite C, 1 to add to it.
+    scratch : int64
+        Address of `gemm_scratch_bytes` bytes.
+    """
+    args = (m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, beta, scratch)
+    call_address(fn, args)

@@ -1,0 +1,27 @@
+"""Single-threaded float32 matrix product, called by generated kernels.
+
+One separately compiled function serves every shape; kernels reach it through
+its address in their argument table, so none of them compiles it.  The driver
+is the only parallelism: no BLAS, no thread pool.
+"""
+
+from numba import cfunc
+
+from fusion_search.codegen.rt.gemm_body import GEMM_SIGNATURE, make_gemm
+from fusion_search.codegen.rt.intrinsics import fma32
+from fusion_search.codegen.rt.kernels_f32 import KERNELS
+from fusion_search.codegen.rt.memory import p_f4
+from fusion_search.codegen.rt.symbols import export, external
+
+_gemm = make_gemm(KERNELS, p_f4, fma32, 4)
+
+
+@cfunc(GEMM_SIGNATURE, cache=True, error_model="numpy")
+def gemm_f32(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, beta, scratch):
+    """C = beta C + A B in float32, see `GEMM_SIGNATURE`."""
+    _gemm(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, beta, scratch)
+
+
+export("fs_rt_gemm_f32", gemm_f32)
+#: The same function by name, for the convolutions.
+gemm_f32_call = external("fs_rt_gemm_f32", 13)

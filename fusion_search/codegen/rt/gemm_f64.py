@@ -1,0 +1,21 @@
+"""Single-threaded float64 matrix product, called by generated kernels.
+
+One separately compiled function serves every shape; kernels reach it through
+its address in their argument table, so none of them compiles it.  The driver
+is the only parallelism: no BLAS, no thread pool.
+"""
+
+from numba import cfunc
+
+from fusion_search.codegen.rt.gemm_body import GEMM_SIGNATURE, make_gemm
+from fusion_search.codegen.rt.intrinsics import fma64
+from fusion_search.codegen.rt.kernels_f64 import KERNELS
+from fusion_search.codegen.rt.memory import p_f8
+
+_gemm = make_gemm(KERNELS, p_f8, fma64, 8)
+
+
+@cfunc(GEMM_SIGNATURE, cache=True, error_model="numpy")
+def gemm_f64(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, beta, scratch):
+    """C = beta C + A B in float64, see `GEMM_SIGNATURE`."""
+    _gemm(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, beta, scratch)

@@ -1,0 +1,57 @@
+"""The float64 micro-kernels, compiled and exported by name."""
+
+from numba import cfunc, types
+
+from fusion_search.codegen.rt.symbols import export, external, ints
+from fusion_search.codegen.rt.ukernels import make_kernels
+
+_product, _pack, _transpose, _axpy, _dots = make_kernels(types.float64)
+
+
+@cfunc(ints(11), cache=True, error_model="numpy")
+def product_f64(rows, cols, k, a, a_row, a_col, b, b_row, c, c_row, add):
+    """C (+)= A B of one register tile, see `make_kernels`."""
+    _product(rows, cols, k, a, a_row, a_col, b, b_row, c, c_row, add)
+
+
+@cfunc(ints(5), cache=True, error_model="numpy")
+def pack_f64(dst, src, src_row, n, cols):
+    """Copy rows into a panel, see `make_kernels`."""
+    _pack(dst, src, src_row, n, cols)
+
+
+@cfunc(ints(4), cache=True, error_model="numpy")
+def transpose_f64(dst, dst_row, src, src_row):
+    """Transpose one square of vectors, see `make_kernels`."""
+    _transpose(dst, dst_row, src, src_row)
+
+
+@cfunc(ints(8), cache=True, error_model="numpy")
+def axpy_f64(depth, n, a, a_col, b, b_row, c, add):
+    """One row of C from `depth` rows of B, see `make_kernels`."""
+    _axpy(depth, n, a, a_col, b, b_row, c, add)
+
+
+@cfunc(ints(8), cache=True, error_model="numpy")
+def dots_f64(rows, blocks, a, a_row, x, x_col, c, add):
+    """One vector of rows times a vector, see `make_kernels`."""
+    _dots(rows, blocks, a, a_row, x, x_col, c, add)
+
+
+_EXPORTS = (
+    (product_f64, 11),
+    (pack_f64, 5),
+    (transpose_f64, 4),
+    (axpy_f64, 8),
+    (dots_f64, 8),
+)
+
+
+def _export_all():
+    for function, _ in _EXPORTS:
+        export(f"fs_rt_{function.__name__}", function)
+
+
+_export_all()
+#: The intrinsics product, pack, transpose, axpy and dots; each takes a tuple.
+KERNELS = tuple(external(f"fs_rt_{fn.__name__}", n) for fn, n in _EXPORTS)

@@ -1,0 +1,185 @@
+"""Raw memory for generated kernels: typed pointers, stack buffers, bulk copies.
+
+Kernels receive plain int64 addresses (that is what makes them cacheable), so
+every load goes through a pointer built here.  Offsets and indices count
+elements; an index into a ``CPointer`` has no wrap-around test, which is what
+lets the loops vectorise.
+"""
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from fusion_search.codegen.rt.intrinsics import F32, F64, I8, I16, I32, I64
+
+
+def _pointer(nb_type, ir_type):
+    def typed_pointer(typingctx, addr, offset):
+        def codegen(context, builder, signature, args):
+            base = builder.inttoptr(args[0], ir_type.as_pointer())
+            return builder.gep(base, [args[1]])
+
+        return types.CPointer(nb_type)(types.int64, types.int64), codegen
+
+    return intrinsic(typed_pointer)
+
+
+p_f4 = _pointer(types.float32, F32)
+p_f8 = _pointer(types.float64, F64)
+p_i1 = _pointer(types.int8, I8)
+p_i2 = _pointer(types.int16, I16)
+p_i4 = _pointer(types.int32, I32)
+p_i8 = _pointer(types.int64, I64)
+p_u1 = _pointer(types.uint8, I8)
+p_u2 = _pointer(types.uint16, I16)
+p_u4 = _pointer(types.uint32, I32)
+p_u8 = _pointer(types.uint64, I64)
+#: Booleans are bytes, both half precisions their bits.
+p_b1 = p_u1
+p_f2 = p_u2
+p_bf2 = p_u2
+
+
+@intrinsic
+def table(typingctx, addr):
+    """View an argument table: ``table(addr)[i]`` is its int64 number `i`."""
+
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], I64.as_pointer())
+
+    return types.CPointer(types.int64)(types.int64), codegen
+
+
+@intrinsic
+def ptr_f32(typingctx, addr):
+    """View an address as a pointer to float32."""
+
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], F32.as_pointer())
+
+    return types.CPointer(types.float32)(types.int64), codegen
+
+
+@intrinsic
+def padd(typingctx, ptr, offset):
+    """Advance a typed pointer by `offset` elements."""
+
+    def codegen(context, builder, signature, args):
+        return builder.gep(args[0], [args[1]])
+
+    return ptr(ptr, types.int64), codegen
+
+
+@intrinsic
+def addr_of(typingctx, ptr):
+    """Return the address in a typed pointer as int64."""
+
+    def codegen(context, builder, signature, args):
+        return builder.ptrtoint(args[0], I64)
+
+    return types.int64(ptr), codegen
+
+
+_IR = {
+    types.float32: F32,
+    types.float64: F64,
+    types.int8: I8,
+    types.uint8: I8,
+    types.int16: I16,
+    types.uint16: I16,
+    types.int32: I32,
+    types.uint32: I32,
+    types.int64: I64,
+    types.uint64: I64,
+}
+
+
+def make_stack(n, nb_type=types.float32, align=64):
+    """Build an intrinsic that returns a pointer to `n` elements on the stack.
+
+    Parameters
+    ----------
+    n : int
+        Number of elements, a compile-time constant.
+    nb_type : numba type
+        Element type.
+    align : int
+        Alignment in bytes.
+
+    Returns
+    -------
+    intrinsic
+        Without arguments; each call site has its own buffer, allocated once
+        per activation of the function even inside a loop.
+    """
+    ir_type = _IR[nb_type]
+
+    def stack(typingctx):
+        def codegen(context, builder, signature, args):
+            p = cgutils.alloca_once(builder, ir.ArrayType(ir_type, n))
+            p.align = align
+            return builder.bitcast(p, ir_type.as_pointer())
+
+        return types.CPointer(nb_type)(), codegen
+
+    return intrinsic(stack)
+
+
+stack64_f4 = make_stack(64)
+stack64_f8 = make_stack(64, types.float64)
+
+
+@intrinsic
+def mem_set(typingctx, addr, byte, n_bytes):
+    """Fill `n_bytes` bytes at `addr` with the low byte of `byte`."""
+
+    def codegen(context, builder, signature, args):
+        dst = builder.inttoptr(args[0], I8.as_pointer())
+        cgutils.memset(builder, dst, args[2], builder.trunc(args[1], I8))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def mem_copy(typingctx, dst, src, n_bytes):
+    """Copy `n_bytes` bytes from address `src` to `dst`; they do not overlap."""
+
+    def codegen(context, builder, signature, args):
+        to = builder.inttoptr(args[0], I8.as_pointer())
+        of = builder.inttoptr(args[1], I8.as_pointer())
+        cgutils.raw_memcpy(builder, to, of, args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def fetch_add(typingctx, addr, value):
+    """Atomically add to the int64 at `addr`; return what it held before."""
+
+    def codegen(context, builder, signature, args):
+        p = builder.inttoptr(args[0], I64.as_pointer())
+        return builder.atomic_rmw("add", p, args[1], "monotonic")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def call_address(typingctx, fn, args):
+    """Call the void C function at address `fn` with a tuple of int64.
+
+    Addresses are data, so neither compiling nor caching a kernel involves the
+    functions it calls.
+    """
+    if not isinstance(args, types.UniTuple) or args.dtype != types.int64:
+        raise TypeError("call_address takes an address and a tuple of int64")
+    count = args.count
+
+    def codegen(context, builder, signature, values):
+        fn_type = ir.FunctionType(ir.VoidType(), [I64] * count)
+        unpacked = cgutils.unpack_tuple(builder, values[1], count)
+        builder.call(builder.inttoptr(values[0], fn_type.as_pointer()), unpacked)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, args), codegen

@@ -1,0 +1,51 @@
+"""Named machine code: compiled once, called by name from other functions.
+
+Numba links and optimises every function again in each of its callers.  For the
+large micro-kernels that is seconds, so they are C functions registered with
+the JIT linker under a name, and callers only declare that name.  Code cached
+on disk keeps the name and is linked again when loaded.
+"""
+
+from llvmlite import binding, ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from fusion_search.codegen.rt.intrinsics import I64
+
+
+def ints(n):
+    """Return the Numba signature of a void function of `n` int64."""
+    return types.void(*[types.int64] * n)
+
+
+def export(name, function):
+    """Register a compiled cfunc under `name`."""
+    binding.add_symbol(name, function.address)
+
+
+def external(name, n_args):
+    """Build an intrinsic that calls the exported function `name`.
+
+    Parameters
+    ----------
+    name : str
+        A name given to `export`, in this process, before the caller is run.
+    n_args : int
+        Number of int64 arguments.
+
+    Returns
+    -------
+    intrinsic
+        ``call(args)`` with a tuple of `n_args` int64.
+    """
+
+    def call_external(typingctx, args):
+        def codegen(context, builder, signature, values):
+            fn_type = ir.FunctionType(ir.VoidType(), [I64] * n_args)
+            fn = cgutils.get_or_insert_function(builder.module, fn_type, name)
+            builder.call(fn, cgutils.unpack_tuple(builder, values[0], n_args))
+            return context.get_dummy_value()
+
+        return types.void(types.UniTuple(types.int64, n_args)), codegen
+
+    return intrinsic(call_external)

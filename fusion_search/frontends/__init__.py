@@ -1,0 +1,1 @@
+"""Readers that turn other programs' models into graphs."""

@@ -1,0 +1,7 @@
+"""The ONNX reader: a model file becomes a graph of core operators, for given extents of its symbolic dimensions."""
+
+from __future__ import annotations
+
+from fusion_search.frontends.onnx.source import OnnxSource, load_onnx
+
+__all__ = ["OnnxSource", "load_onnx"]

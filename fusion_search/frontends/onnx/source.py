@@ -1,0 +1,132 @@
+"""Loading a model, and what a loaded graph can do later: bind other extents, answer as the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from typing import TypeVar
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from fusion_search.errors import FusionSearchError, ModelError, UnsupportedError
+from fusion_search.frontends.onnx.binding import bind_dims, check_overrides, input_shapes
+from fusion_search.frontends.onnx.interpret import Interpreter
+from fusion_search.frontends.onnx.opaque import REFUSALS
+from fusion_search.frontends.onnx.reader import OnnxModel, read_model
+from fusion_search.ir.graph import Graph
+from fusion_search.ir.spec import Array
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class OnnxSource:
+    """A model that was read, and what its symbolic dimensions are bound to.
+
+    Attributes
+    ----------
+    model : OnnxModel
+        Shared between all bindings; its weights are decoded once.
+    dims : dict of str to int
+    overrides : dict of str to numpy.ndarray
+        Initialisers in place of the model's own.
+    """
+
+    model: OnnxModel = field(repr=False)
+    dims: dict[str, int]
+    overrides: dict[str, Array] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def symbolic_inputs(self) -> dict[str, tuple[str | int, ...]]:
+        """Each input's shape with its symbolic dimensions by name."""
+        return input_shapes(self.model)
+
+    @cached_property
+    def overridable(self) -> dict[str, Array]:
+        """Initialisers that a caller may feed, with the values they have now."""
+        return {name: self.overrides.get(name, self.model.constants[name]) for name in sorted(self.model.overridable)}
+
+    def bind(self, dims: Mapping[str, int], overrides: Mapping[str, Array] | None = None) -> Graph:
+        """Build the graph for other extents or other overridable initialisers.
+
+        Raises
+        ------
+        FusionSearchError
+            When a dimension is unbound or unknown, or the model does not work for these extents.
+        """
+        shapes = input_shapes(self.model)
+        source = OnnxSource(self.model, bind_dims(shapes, dims), check_overrides(self.model, overrides))
+        return _guarded(lambda: Interpreter(self.model, source.dims, source.overrides).run(source))
+
+    def reference(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the model as it was read, by the reference evaluator of the ``onnx`` package.
+
+        Raises
+        ------
+        UnsupportedError
+            When that evaluator does not serve this model.
+        """
+        try:
+            with np.errstate(all="ignore"):
+                results = self._evaluator.run(None, {**self.model.constants, **self.overrides, **feeds})
+        except (*REFUSALS, NotImplementedError) as error:
+            raise UnsupportedError(f"the reference evaluator fails: {type(error).__name__}: {str(error)[:200]}") from None
+        return dict(zip((value.name for value in self.model.proto.graph.output), results, strict=True))
+
+    @cached_property
+    def _evaluator(self) -> ReferenceEvaluator:
+        return ReferenceEvaluator(self.model.proto)
+
+
+def load_onnx(
+    path: str | PathLike[str] | onnx.ModelProto, dims: Mapping[str, int] | None = None, overrides: Mapping[str, Array] | None = None
+) -> Graph:
+    """Read an ONNX model as a graph of core operators.
+
+    Parameters
+    ----------
+    path : path or onnx.ModelProto
+        Weights stored beside the file are read from its own folder only.
+    dims : mapping of str to int, optional
+        An extent for every symbolic dimension of the inputs.
+    overrides : mapping of str to numpy.ndarray, optional
+        Values for initialisers that are also graph inputs, in place of the model's own.
+
+    Returns
+    -------
+    Graph
+        Not yet simplified; its `source` binds other dimensions and runs the model as a reference.
+
+    Raises
+    ------
+    ModelError
+        When the file cannot be read or is no well-formed model.
+    UsageError
+        When `dims` leaves a dimension unbound, or names one that is unknown.
+    UnsupportedError
+        When the model needs an operator that nothing here runs.
+
+    Notes
+    -----
+    Linear in the number of nodes, plus the size of the weights.
+    """
+    model = _guarded(lambda: read_model(path))
+    return OnnxSource(model, {}).bind(dims or {}, overrides)
+
+
+def _guarded(work: Callable[[], _T]) -> _T:
+    """Turn whatever the onnx package raises for a damaged model into one line."""
+    try:
+        return work()
+    except FusionSearchError:
+        raise
+    except MemoryError:
+        raise ModelError("the model needs more memory than there is") from None
+    except RecursionError:
+        raise ModelError("the model is nested too deeply") from None
+    except (*REFUSALS, NotImplementedError) as error:
+        raise ModelError(f"the model is damaged: {type(error).__name__}: {str(error)[:200]}") from None

@@ -1,0 +1,335 @@
+"""What a group is: its outer loops, stages, scratch, and the features of every tiling.
+
+Written for the first space: reductions are not split over blocks, nothing is computed by two groups.
+
+* Outer loops L: every atom that each live-out member carries, that no member reduces, along which no computed value
+  is read elsewhere than at the reader's own index, and that is no conflict. Any smaller L is L with some tiles as
+  long as the loop, so pricing the largest L over all tiles prices every legal L.
+* Stages: members that can share one inner loop nest; a reader of a reduction, of a contraction, or of a value with
+  another nest comes in a later stage, and what crosses stages is a scratch buffer.
+* Knobs: outer loops that change a count (an operand that is not indexed by them is read again, a member that does not
+  carry them is computed again). Loops with equal effect are one knob; a loop without effect has tile 1, which is
+  best for it: most blocks, least scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from costmodels import Flops, GroupFeatures, RecomputedFlops, Reread
+from fusion_search.fusion.loops import GroupLoops, Read, group_loops
+from fusion_search.fusion.program import Member, Operand, Program
+from fusion_search.ir.spec import Access
+
+#: Scalars that a kernel keeps live whatever it computes: the loop counter, the bound and addresses.
+TEMPLATE_LIVE = 4
+#: Blocks of a group whose parallelism is not ours to choose (an opaque call).
+UNBOUNDED_BLOCKS = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A group as the cost models and the generator see it.
+
+    Attributes
+    ----------
+    positions : tuple of int
+        Members, ascending.
+    loops : GroupLoops
+    outer : tuple of int
+        The atoms of L.
+    stages : tuple of int
+        Stage of each member.
+    scratch : tuple of int
+        Members (indices in the group) whose value is a scratch buffer.
+    live_ins, live_outs : tuple of int
+        Value numbers.
+    knobs : tuple of tuple of int
+        Outer atoms that are tiled together.
+    tilings : tuple of tuple of int
+        Candidate tiles, one for each knob.
+    features : GroupFeatures
+        Counts; arrays over `tilings` where they depend on the tiling.
+    """
+
+    positions: tuple[int, ...]
+    loops: GroupLoops
+    outer: tuple[int, ...]
+    stages: tuple[int, ...]
+    scratch: tuple[int, ...]
+    live_ins: tuple[int, ...]
+    live_outs: tuple[int, ...]
+    knobs: tuple[tuple[int, ...], ...]
+    tilings: tuple[tuple[int, ...], ...]
+    features: GroupFeatures
+
+    def tiles(self, tiling: int) -> dict[int, int]:
+        """Return the tile of each outer atom's knob under one tiling; outer atoms without a knob have tile 1."""
+        return {atom: tile for knob, tile in zip(self.knobs, self.tilings[tiling], strict=True) for atom in knob}
+
+
+def live_outs(program: Program, positions: Sequence[int], mask: int) -> list[tuple[int, int]]:
+    """Return (member index, value number) of the values that leave the group."""
+    found = []
+    for i, p in enumerate(positions):
+        for value in program.members[p].outputs:
+            if value in program.kept or program.readers[value] & ~mask:
+                found.append((i, value))
+    return found
+
+
+def analyse(program: Program, positions: tuple[int, ...], line_bytes: int) -> Analysis:
+    """Derive a group's loops, stages and features; legality is not judged here.
+
+    Complexity: linear in members times rank, and in the number of tilings.
+    """
+    members = [program.members[p] for p in positions]
+    mask = sum(1 << p for p in positions)
+    loops = group_loops(program, positions, line_bytes)
+    leaving = live_outs(program, positions, mask)
+    parallel = [frozenset(a for loop in loops.loops[i][: m.domain.rank] for a in loop) for i, m in enumerate(members)]
+    reduced = [frozenset(a for loop in loops.loops[i][m.domain.rank :] for a in loop) for i, m in enumerate(members)]
+    if members[0].spec.kind == "opaque":
+        outer: tuple[int, ...] = ()
+    else:
+        outer = _outer(loops, members, parallel, reduced, {i for i, _ in leaving})
+    inner = [(parallel[i] | reduced[i]).difference(outer) for i in range(len(members))]
+    stages, scratch = _stages(members, loops.reads, inner)
+    knobs = _knobs(members, loops, outer, parallel, scratch)
+    tilings = tuple(product(*(_tiles(prod(loops.extents[a] for a in knob)) for knob in knobs)))
+    features = _Counter(members, loops, outer, parallel, line_bytes).count(leaving, scratch, knobs, tilings)
+    ins = {m.operands[k].base for i, m in enumerate(members) for k in range(len(m.operands)) if _is_live_in(m.operands[k], mask)}
+    return Analysis(
+        positions, loops, outer, stages, scratch, tuple(sorted(ins)), tuple(value for _, value in leaving), knobs, tilings, features
+    )
+
+
+def _is_live_in(operand: Operand, mask: int) -> bool:
+    return not operand.parameter and not (operand.producer >= 0 and mask >> operand.producer & 1)
+
+
+def _outer(
+    loops: GroupLoops,
+    members: Sequence[Member],
+    parallel: Sequence[frozenset[int]],
+    reduced: Sequence[frozenset[int]],
+    leaving: set[int],
+) -> tuple[int, ...]:
+    refused = set(loops.conflicts)
+    for atoms in reduced:
+        refused |= atoms
+    for read in loops.reads:
+        refused |= read.barred
+    allowed = set(range(len(loops.extents))) - refused
+    for i in leaving:
+        allowed &= parallel[i]
+    carried = frozenset[int]().union(*parallel)
+    return tuple(sorted(allowed & carried))
+
+
+def _stages(members: Sequence[Member], reads: Sequence[Read], inner: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return each member's stage, and the members whose value crosses stages."""
+    stages = [0] * len(members)
+    sources: list[list[Read]] = [[] for _ in members]
+    for read in reads:
+        if read.producer >= 0:
+            sources[read.reader].append(read)
+    for i in range(len(members)):
+        for read in sources[i]:
+            p = read.producer
+            same = read.identity and inner[p] == inner[i] and _pointwise(members[p]) and members[i].spec.kind not in ("contract", "window")
+            stages[i] = max(stages[i], stages[p] + (0 if same else 1))
+    crossing = {read.producer for read in reads if read.producer >= 0 and stages[read.reader] > stages[read.producer]}
+    return tuple(stages), tuple(sorted(crossing))
+
+
+def _pointwise(member: Member) -> bool:
+    """True when a value is known as soon as its own iteration is done."""
+    return member.spec.kind in ("map", "gather") or (member.spec.kind == "layout" and member.spec.body is not None)
+
+
+@lru_cache(maxsize=4096)
+def _tiles(extent: int) -> tuple[int, ...]:
+    sizes, tile = [], 1
+    while tile < extent:
+        sizes.append(tile)
+        tile *= 2
+    return (*sizes, max(extent, 1))
+
+
+def _knobs(
+    members: Sequence[Member], loops: GroupLoops, outer: tuple[int, ...], parallel: Sequence[frozenset[int]], scratch: tuple[int, ...]
+) -> tuple[tuple[int, ...], ...]:
+    effects: dict[tuple[Any, ...], list[int]] = {}
+    live = [(read, _used(read, members, parallel)) for read in loops.reads if read.producer < 0]
+    for atom in outer:
+        missing = tuple(k for k, (_, used) in enumerate(live) if atom not in used)
+        again = tuple(i for i, atoms in enumerate(parallel) if atom not in atoms)
+        if missing or again:
+            carried = tuple(i for i in scratch if atom in parallel[i])
+            effects.setdefault((missing, again, carried), []).append(atom)
+    return tuple(tuple(atoms) for atoms in effects.values())
+
+
+def _used(read: Read, members: Sequence[Member], parallel: Sequence[frozenset[int]]) -> frozenset[int]:
+    """Outer atoms that decide what a read touches; an index from data depends on all of its reader's."""
+    if any(dim.indirect for dim in members[read.reader].domain.reads[read.operand].dims):
+        return read.atoms | parallel[read.reader]
+    return read.atoms
+
+
+class _Counter:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        loops: GroupLoops,
+        outer: tuple[int, ...],
+        parallel: Sequence[frozenset[int]],
+        line_bytes: int,
+    ) -> None:
+        self.members, self.loops, self.outer, self.parallel, self.line = members, loops, outer, parallel, line_bytes
+
+    def count(
+        self, leaving: list[tuple[int, int]], scratch: tuple[int, ...], knobs: tuple[tuple[int, ...], ...], tilings: tuple[tuple[int, ...], ...]
+    ) -> GroupFeatures:
+        members, extents, outer = self.members, self.loops.extents, self.outer
+        tiles: dict[int, Any] = {}
+        repeats: dict[int, Any] = {}  # knob -> number of blocks along it
+        knob_of = {atom: k for k, knob in enumerate(knobs) for atom in knob}
+        table = np.array(tilings, dtype=np.float64).reshape(len(tilings), len(knobs))
+        for k, knob in enumerate(knobs):
+            tiles[k] = table[:, k] if len(tilings) > 1 else float(table[0, k])
+            repeats[k] = np.ceil(prod(extents[a] for a in knob) / tiles[k])
+        blocks: Any = float(prod(extents[a] for a in outer if a not in knob_of))
+        for count in repeats.values():
+            blocks = blocks * count
+        if members[0].spec.kind == "opaque":
+            blocks = UNBOUNDED_BLOCKS
+
+        def times(atoms: frozenset[int]) -> Any:
+            """Blocks along the outer loops that are not among `atoms`."""
+            factor: Any = 1.0
+            for k, knob in enumerate(knobs):
+                if knob[0] not in atoms:
+                    factor = factor * repeats[k]
+            return factor
+
+        bytes_read, rereads = self._reads(times, bool(knobs))
+        scratch_bytes: Any = 0.0
+        for i in scratch:
+            size: Any = float(members[i].itemsize)
+            for atom in self.parallel[i]:
+                if atom not in outer:
+                    size *= extents[atom]
+            for k, knob in enumerate(knobs):
+                if knob[0] in self.parallel[i]:
+                    size = size * tiles[k]
+            scratch_bytes = scratch_bytes + size
+        flops = {"simple": 0, "special": 0, "contract": 0}
+        again: dict[str, Any] = {"simple": 0.0, "special": 0.0, "contract": 0.0}
+        iterations = 1
+        for i, member in enumerate(members):
+            points = prod(member.domain.extents)
+            iterations = max(iterations, points)
+            cls = member.spec.flop_class
+            if cls != "none":
+                work = int(points * member.spec.flops)
+                flops[cls] += work
+                if knobs:
+                    again[cls] = again[cls] + work * (times(self.parallel[i]) - 1.0)
+        written = sum(self._lines(members[i].nbytes if len(members[i].outputs) == 1 else members[i].nbytes // len(members[i].outputs)) for i, _ in leaving)
+        return GroupFeatures(
+            nodes=len(members),
+            bytes_read=bytes_read,
+            bytes_written=written,
+            rereads=rereads,
+            launches=1,
+            blocks=blocks,
+            iterations=iterations,
+            live=TEMPLATE_LIVE + self._live(scratch),
+            itemsize=max(member.itemsize for member in members),
+            scratch_bytes=scratch_bytes,
+            flops=Flops(**flops),
+            recomputed=RecomputedFlops(**again),
+        )
+
+    def _lines(self, nbytes: int) -> int:
+        return -(-nbytes // self.line) * self.line
+
+    def _reads(self, times: Any, tiled: bool) -> tuple[int, tuple[Reread, ...]]:
+        """Bytes of the distinct live-ins, and the operands that are read again."""
+        regions: dict[int, dict[tuple[Any, ...], int]] = {}
+        full: dict[int, int] = {}
+        extra: dict[int, Any] = {}
+        for read in self.loops.reads:
+            if read.producer >= 0:
+                continue
+            member = self.members[read.reader]
+            operand, access = member.operands[read.operand], member.domain.reads[read.operand]
+            key, nbytes = region(operand, access, member, self.line)
+            full[operand.base] = self._lines(operand.itemsize * prod(operand.base_shape))
+            regions.setdefault(operand.base, {})[key] = nbytes
+            if tiled:
+                more = times(_used(read, self.members, self.parallel)) - 1.0
+                extra[operand.base] = more if operand.base not in extra else np.maximum(extra[operand.base], more)
+        sizes = {base: min(full[base], sum(parts.values())) for base, parts in regions.items()}
+        rereads = tuple(Reread(sizes[base], more) for base, more in sorted(extra.items()) if np.any(more > 0))
+        return sum(sizes.values()), rereads
+
+    def _live(self, scratch: tuple[int, ...]) -> int:
+        """Largest number of scalars that are alive at once when the members run in canonical order.
+
+        A value is alive from its definition, a live-in from its first read, until the last read in the group; what
+        crosses stages lives in memory and is loaded where it is read.
+        """
+        last: dict[tuple[str, int], int] = {}
+        names: list[list[tuple[str, int]]] = [[] for _ in self.members]
+        for read in self.loops.reads:
+            operand = self.members[read.reader].operands[read.operand]
+            in_register = read.producer >= 0 and read.producer not in scratch
+            name = ("v", read.producer) if in_register else ("x", operand.base)
+            names[read.reader].append(name)
+            last[name] = max(last.get(name, 0), read.reader)
+        alive: set[tuple[str, int]] = set()
+        most = 0
+        for i in range(len(self.members)):
+            alive |= set(names[i])
+            alive.add(("v", i))
+            most = max(most, len(alive))
+            alive = {name for name in alive if last.get(name, -1) > i}
+        return most
+
+
+@lru_cache(maxsize=65536)
+def _spans(access: Access, extents: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """How much of each dimension a read touches."""
+    named = {loop for dim in access.dims for loop, _ in dim.terms}
+    unnamed = prod(n for loop, n in enumerate(extents) if loop not in named)
+    spans = []
+    for dim, n in zip(access.dims, shape, strict=True):
+        if dim.indirect:
+            spans.append(min(n, unnamed))
+        else:
+            spans.append(min(n, 1 + sum(abs(c) * (extents[loop] - 1) for loop, c in dim.terms)))
+    return tuple(spans)
+
+
+def region(operand: Operand, access: Access, member: Member, line: int) -> tuple[tuple[Any, ...], int]:
+    """Return what a read touches and its bytes, each contiguous run in whole cache lines."""
+    spans = _spans(access, member.domain.extents, operand.shape)
+    run, d = operand.itemsize, len(spans) - 1
+    while d >= 0 and spans[d] == operand.shape[d]:
+        run *= spans[d]
+        d -= 1
+    if d >= 0:
+        run *= spans[d]
+    runs = prod(spans[:d]) if d > 0 else 1
+    offsets = tuple(dim.offset for dim in access.dims) if spans != operand.shape else ()
+    return (operand.shape, spans, offsets), runs * -(-run // line) * line

@@ -1,0 +1,199 @@
+"""A graph made ready for the search: nodes in canonical order, their domains, and who reads what.
+
+The canonical order is the depth-first post-order from the outputs, operands from left to right. It does not depend
+on names or on the order in which a file lists its nodes, it is topological, and it finishes one branch before it
+starts the next, which keeps the search's states few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fusion_search.ir.graph import Graph, Node
+from fusion_search.ir.opaque import RUNTIME
+from fusion_search.ir.ops import OPS
+from fusion_search.ir.spec import Domain, OpSpec, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One operand of a node.
+
+    Attributes
+    ----------
+    base : int
+        Number of the value that owns the memory.
+    producer : int
+        Position of the node that computes it; -1 for a graph input or a constant.
+    shape : tuple of int
+        The shape in which the node reads it.
+    base_shape : tuple of int
+        The shape in which it is stored.
+    parameter : bool
+        True for a constant of one element: it is a number in the kernel, not a tensor.
+    """
+
+    base: int
+    producer: int
+    shape: tuple[int, ...]
+    base_shape: tuple[int, ...]
+    itemsize: int
+    parameter: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """All that the fusion rules need to know of one node."""
+
+    node: Node
+    spec: OpSpec
+    domain: Domain
+    operands: tuple[Operand, ...]
+    outputs: tuple[int, ...]
+    shape: tuple[int, ...]
+    itemsize: int
+    nbytes: int
+    signature: int
+
+
+class Program:
+    """A graph with its nodes in canonical order and its relations as bit masks.
+
+    Parameters
+    ----------
+    graph : Graph
+
+    Attributes
+    ----------
+    members : list of Member
+        In canonical topological order; "position" means an index into it.
+    preds, succs, ancestors, descendants : list of int
+        Bit masks of positions.
+    readers : list of int
+        For each value number, the mask of positions that read it.
+    kept : set of int
+        Value numbers that the caller gets.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        order = canonical_order(graph)
+        self.position = {graph.nodes[k].name: p for p, k in enumerate(order)}
+        self.value_number: dict[str, int] = {}
+        self.value_name: list[str] = []
+        signatures: dict[Hashable, int] = {}
+        placed = {k: p for p, k in enumerate(order)}
+        self.members = [self._member(graph.nodes[k], placed, signatures) for k in order]
+        n = len(self.members)
+        self.readers = [0] * len(self.value_name)
+        self.preds = [0] * n
+        self.succs = [0] * n
+        for p, member in enumerate(self.members):
+            for operand in member.operands:
+                self.readers[operand.base] |= 1 << p
+                if operand.producer >= 0:
+                    self.preds[p] |= 1 << operand.producer
+                    self.succs[operand.producer] |= 1 << p
+        self.ancestors = [0] * n
+        for p in range(n):
+            self.ancestors[p] = self.preds[p] | _union(self.ancestors, self.preds[p])
+        self.descendants = [0] * n
+        for p in reversed(range(n)):
+            self.descendants[p] = self.succs[p] | _union(self.descendants, self.succs[p])
+        self.kept = {self.value_number[name] for name in graph.output_bases if name in self.value_number}
+
+    def mask(self, names: list[str]) -> int:
+        """Return the bit mask of nodes given by name."""
+        return sum(1 << self.position[name] for name in set(names))
+
+    def names(self, mask: int) -> tuple[str, ...]:
+        """Return the names of the nodes in a mask, in canonical order."""
+        return tuple(self.members[p].node.name for p in bits(mask))
+
+    def _number(self, name: str) -> int:
+        number = self.value_number.get(name)
+        if number is None:
+            number = self.value_number[name] = len(self.value_name)
+            self.value_name.append(name)
+        return number
+
+    def _member(self, node: Node, placed: dict[int, int], signatures: dict[Hashable, int]) -> Member:
+        graph, spec = self.graph, OPS[node.op]
+        operands = []
+        for name in node.inputs:
+            if not name:
+                continue
+            base = graph.base(name)
+            value, owner = graph.values[name], graph.values[base]
+            made_by = graph.producer.get(base)
+            parameter = base in graph.constants and owner.size == 1
+            operands.append(
+                Operand(self._number(base), -1 if made_by is None else placed[made_by], value.shape, owner.shape, owner.dtype.itemsize, parameter)
+            )
+        out = graph.values[node.output]
+        types = [Type(graph.values[name].dtype, graph.values[name].shape) for name in node.inputs if name]
+        domain = spec.domain_of(node, types, Type(out.dtype, out.shape))
+        described = (
+            node.op,
+            node.attrs,
+            tuple((t.dtype.str if t.dtype != RUNTIME else "?", t.shape, o.base_shape, o.parameter) for t, o in zip(types, operands, strict=True)),
+            out.dtype.str,
+            out.shape,
+        )
+        signature = signatures.setdefault(described, len(signatures))
+        outputs = tuple(self._number(name) for name in node.outputs)
+        nbytes = sum(graph.values[name].nbytes for name in node.outputs if graph.values[name].dtype != RUNTIME)
+        return Member(node, spec, domain, tuple(operands), outputs, out.shape, out.dtype.itemsize, nbytes, signature)
+
+
+def canonical_order(graph: Graph) -> list[int]:
+    """Return node indices in depth-first post-order from the outputs; nodes that no output needs come last.
+
+    Iterative: depth is bounded by the graph, not by the interpreter's stack. Linear in nodes and edges.
+    """
+    order: list[int] = []
+    state = [0] * len(graph.nodes)  # 0 new, 1 open, 2 done
+    producers = [[p for name in node.inputs if name and (p := graph.producer.get(graph.base(name))) is not None] for node in graph.nodes]
+    roots = [p for value in graph.outputs if (p := graph.producer.get(graph.base(value.name))) is not None]
+    for root in (*roots, *range(len(graph.nodes))):
+        stack = [root]
+        while stack:
+            k = stack[-1]
+            if state[k] == 0:
+                state[k] = 1
+                stack.extend(p for p in reversed(producers[k]) if state[p] == 0)
+            else:
+                stack.pop()
+                if state[k] == 1:
+                    state[k] = 2
+                    order.append(k)
+    return order
+
+
+def bits(mask: int) -> list[int]:
+    """Return the positions of the set bits, ascending."""
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found
+
+
+def _union(masks: list[int], selection: int) -> int:
+    result = 0
+    for p in bits(selection):
+        result |= masks[p]
+    return result
+
+
+def elements(shape: tuple[int, ...]) -> int:
+    """Number of elements of a shape, in exact integers."""
+    return int(np.prod(shape, dtype=object))
+
+
+Attributes = dict[str, Any]

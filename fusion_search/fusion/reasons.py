@@ -1,0 +1,51 @@
+"""Why a group is illegal: a value that names the rule, the place and the remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Rule name -> what it means. The order is the order in which a group is examined.
+RULES: dict[str, str] = {
+    "unknown-node": "every name in a group is a node of the graph",
+    "cover": "every node is computed by exactly one group (the first space has no recomputation)",
+    "order": "the quotient graph of the groups is acyclic",
+    "convex": "no path leaves a group and comes back",
+    "opaque": "an operator without a spec runs alone",
+    "nodes": "a group holds at most so many core nodes",
+    "one-contraction": "the first space has at most one contraction or window a group",
+    "window-of-computed": "the first space has no window over a value computed in the same group",
+    "shared-loops": "members are connected by inner edges or by live-ins of more than a cache line",
+    "operands": "the profile limits the tensors that one kernel may touch",
+    "capacity": "the scratch of one block fits the profile's fast memory",
+    "dtype": "the profile supports the dtypes",
+    "forbidden": "the profile forbids the combination",
+    "emit": "the kernel generator can emit the group",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One refusal.
+
+    Attributes
+    ----------
+    rule : str
+        A key of :data:`RULES`.
+    nodes : tuple of str
+        The nodes concerned.
+    tensors : tuple of str
+        The values concerned.
+    remedy : str
+        What would make it legal.
+    """
+
+    rule: str
+    nodes: tuple[str, ...]
+    tensors: tuple[str, ...] = ()
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.rule}: {RULES[self.rule]}; nodes {', '.join(self.nodes[:6])}{' ...' if len(self.nodes) > 6 else ''}"
+        if self.tensors:
+            text += f"; tensors {', '.join(self.tensors[:6])}"
+        return text + (f" ({self.remedy})" if self.remedy else "")

@@ -1,0 +1,235 @@
+"""The space of groups that the search explores: which node sets are legal, and what each costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from costmodels import CostModel
+from fusion_search.fusion.analysis import Analysis, analyse
+from fusion_search.fusion.program import Program, bits
+from fusion_search.fusion.reasons import Reason
+from hardware_profiles import Profile
+
+#: Name and version of the space, so that "optimal" always means optimal in a stated space.
+SPACE = "vertical+siblings/1"
+MAX_NODES = 256
+
+Emit = Callable[[Program, Analysis], Reason | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A legal group: its cost in attoseconds, the chosen tiling and the unweighted terms in seconds."""
+
+    cost: int
+    tiling: int
+    terms: dict[str, float]
+    analysis: Analysis
+
+
+@dataclass(slots=True)
+class GroupSpace:
+    """Legal groups of one program on one profile under one cost model.
+
+    Sets of nodes are bit masks of positions in the program's canonical order.
+
+    Parameters
+    ----------
+    program : Program
+    profile : Profile
+    model : CostModel
+    can_emit : callable, optional
+        Refuses groups that the generator cannot emit; given for profiles that run here.
+    """
+
+    program: Program
+    profile: Profile
+    model: CostModel
+    can_emit: Emit | None = None
+    n: int = field(init=False)
+    preds: list[int] = field(init=False)
+    succs: list[int] = field(init=False)
+    neighbours: list[int] = field(init=False)
+    heavy: int = field(init=False)
+    solo: int = field(init=False)
+    max_nodes: int = field(init=False, default=MAX_NODES)
+    refusals: dict[str, int] = field(init=False, default_factory=dict)
+    _memo: dict[Hashable, Priced | Reason] = field(init=False, default_factory=dict)
+    _costs: dict[int, int | None] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        program = self.program
+        self.n = len(program.members)
+        self.preds, self.succs = program.preds, program.succs
+        self.heavy = self._mask({"contract", "window"})
+        self.solo = self._mask({"opaque"})
+        self.neighbours = [p | s for p, s in zip(program.preds, program.succs, strict=True)]
+        for value, readers in enumerate(program.readers):
+            if readers & (readers - 1) and self._shares(value):
+                for p in bits(readers):
+                    self.neighbours[p] |= readers & ~(1 << p)
+
+    def _mask(self, kinds: set[str]) -> int:
+        return sum(1 << p for p, member in enumerate(self.program.members) if member.spec.kind in kinds)
+
+    def _shares(self, value: int) -> bool:
+        graph = self.program.graph
+        return graph.values[self.program.value_name[value]].nbytes > self.profile.line_bytes
+
+    # ------------------------------------------------------------------ what the search asks
+
+    def key(self, group: int) -> Hashable:
+        """Return a structural key: groups with equal keys have equal legality and cost."""
+        program = self.program
+        positions = bits(group)
+        local = {p: i for i, p in enumerate(positions)}
+        outside: dict[int, int] = {}
+        parts: list[Hashable] = []
+        for p in positions:
+            member = program.members[p]
+            parts.append(member.signature)
+            for operand in member.operands:
+                inside = local.get(operand.producer, -1) if operand.producer >= 0 else -1
+                if inside >= 0:
+                    parts.append(inside)
+                else:
+                    parts.append(-1 - outside.setdefault(operand.base, len(outside)))
+            for value in member.outputs:
+                parts.append(value in program.kept or bool(program.readers[value] & ~group))
+        return tuple(parts)
+
+    def cost(self, group: int) -> int | None:
+        """Return the cost of a group in attoseconds, or None when it is illegal."""
+        if group not in self._costs:
+            found = self.priced(group)
+            self._costs[group] = found.cost if isinstance(found, Priced) else None
+        return self._costs[group]
+
+    def blocked(self, u: int, v: int) -> bool:
+        """True when no legal group holds both ends of the edge from u to v."""
+        pair = 1 << u | 1 << v
+        if pair & self.solo or (pair & self.heavy) == pair:
+            return True
+        return bool(self._window_reads(v) >> u & 1)
+
+    # ------------------------------------------------------------------ judging one group
+
+    def priced(self, group: int) -> Priced | Reason:
+        """Return the price of a connected and convex group, or the first rule that refuses it."""
+        key = self.key(group)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._judge(group)
+            if isinstance(found, Reason):
+                self.refusals[found.rule] = self.refusals.get(found.rule, 0) + 1
+            self._memo[key] = found
+        return found
+
+    def analysis(self, group: int) -> Analysis:
+        """Return the analysis of a group with this group's own positions (the memo shares equal structures)."""
+        return analyse(self.program, tuple(bits(group)), self.profile.line_bytes)
+
+    def reasons(self, group: int) -> list[Reason]:
+        """Return every structural rule that a set of nodes breaks, or the first one that its schedule breaks."""
+        found = [reason for reason in (rule(group) for rule in (self._convex, self._lonely, self._size, self._contractions, self._halo, self._connected)) if reason]
+        if not found:
+            priced = self.priced(group)
+            if isinstance(priced, Reason):
+                found.append(Reason(priced.rule, self.program.names(group), priced.tensors, priced.remedy))
+        return found
+
+    def _judge(self, group: int) -> Priced | Reason:
+        for rule in (self._lonely, self._size, self._contractions, self._halo):
+            reason = rule(group)
+            if reason:
+                return reason
+        names = self.program.names(group)
+        analysis = self.analysis(group)
+        single = len(names) == 1
+        if not single:
+            reason = self._hardware(group, analysis)
+            if reason:
+                return reason
+        best = self.model.best(analysis.features, self.profile)
+        if best is None:
+            return Reason("capacity", names, remedy=f"one block needs more scratch than {self.profile.fast_memory_bytes} bytes")
+        if self.can_emit is not None and not single:
+            refused = self.can_emit(self.program, analysis)
+            if refused:
+                return refused
+        tiling, cost, terms = best
+        return Priced(cost, tiling, terms, analysis)
+
+    def _window_reads(self, v: int) -> int:
+        """Positions whose value `v` reads through a window."""
+        member = self.program.members[v]
+        found = 0
+        if member.spec.kind == "window":
+            for operand, access in zip(member.operands, member.domain.reads, strict=True):
+                if operand.producer >= 0 and any(dim.loop is None and n != 1 for dim, n in zip(access.dims, operand.shape, strict=True)):
+                    found |= 1 << operand.producer
+        return found
+
+    def _convex(self, group: int) -> Reason | None:
+        below, above = 0, 0
+        for p in bits(group):
+            below |= self.program.descendants[p]
+            above |= self.program.ancestors[p]
+        between = below & above & ~group
+        if not between:
+            return None
+        return Reason("convex", self.program.names(group), remedy=f"take in {', '.join(self.program.names(between)[:4])}")
+
+    def _lonely(self, group: int) -> Reason | None:
+        if group & self.solo and group & (group - 1):
+            return Reason("opaque", self.program.names(group & self.solo), remedy="leave these nodes alone")
+        return None
+
+    def _size(self, group: int) -> Reason | None:
+        if group.bit_count() > self.max_nodes:
+            return Reason("nodes", self.program.names(group), remedy=f"at most {self.max_nodes} nodes")
+        return None
+
+    def _contractions(self, group: int) -> Reason | None:
+        heavy = group & self.heavy
+        if heavy & (heavy - 1):
+            return Reason("one-contraction", self.program.names(heavy), remedy="split the group between them")
+        return None
+
+    def _halo(self, group: int) -> Reason | None:
+        heavy = group & self.heavy
+        if heavy:
+            inside = self._window_reads(heavy.bit_length() - 1) & group
+            if inside:
+                return Reason("window-of-computed", self.program.names(heavy | inside), remedy="materialise the window's operand")
+        return None
+
+    def _connected(self, group: int) -> Reason | None:
+        reached = group & -group
+        while True:
+            grown = reached
+            for p in bits(reached):
+                grown |= self.neighbours[p] & group
+            if grown == reached:
+                break
+            reached = grown
+        if reached == group:
+            return None
+        return Reason("shared-loops", self.program.names(group), remedy=f"nothing joins {', '.join(self.program.names(group & ~reached)[:4])} to the rest")
+
+    def _hardware(self, group: int, analysis: Analysis) -> Reason | None:
+        graph, profile, names = self.program.graph, self.profile, self.program.names(group)
+        touched = len(analysis.live_ins) + len(analysis.live_outs)
+        if touched > profile.operand_limit:
+            return Reason("operands", names, remedy=f"{touched} tensors, {profile.name} allows {profile.operand_limit}")
+        members = [self.program.members[p] for p in analysis.positions]
+        for member in members:
+            dtype = graph.values[member.node.output].dtype.name
+            if dtype not in profile.dtypes:
+                return Reason("dtype", (member.node.name,), (member.node.output,), f"{profile.name} does not support {dtype}")
+        present = {member.node.op for member in members} | {member.node.origin_op for member in members}
+        for rule in profile.forbidden:
+            if set(rule.nodes) <= present:
+                return Reason("forbidden", names, remedy=rule.reason)
+        return None

@@ -1,0 +1,1 @@
+"""Running plans: buffers, the step table, verification and measurement."""

@@ -1,0 +1,79 @@
+"""A plan as steps: a kernel for each group that can be emitted, a call for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fusion_search.codegen.capability import can_emit
+from fusion_search.codegen.emit import Kernel, build
+from fusion_search.fusion.analysis import analyse
+from fusion_search.fusion.program import Program, bits
+from fusion_search.ir.graph import Graph, Node
+from fusion_search.ir.ops import OPS
+
+#: A step below this much work runs on the calling thread: entering a parallel region would cost more.
+SERIAL_NS = 12_000.0
+#: Work that one task should have.
+TASK_NS = 6_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStep:
+    """A generated kernel: the group's nodes, the kernel and the items of one task."""
+
+    nodes: tuple[str, ...]
+    kernel: Kernel
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallStep:
+    """A node that is evaluated as a whole."""
+
+    node: Node
+    function: Callable[[Sequence[Any]], Sequence[Any]]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The one node."""
+        return (self.node.name,)
+
+
+Step = KernelStep | CallStep
+
+
+def make_steps(graph: Graph, groups: Sequence[Sequence[str]], threads: int) -> list[Step]:
+    """Generate the steps of a plan's groups, in order.
+
+    A group without a kernel is evaluated node by node with the operators' NumPy forms.
+    """
+    program = Program(graph)
+    steps: list[Step] = []
+    for group in groups:
+        positions = tuple(bits(program.mask(list(group))))
+        analysis = analyse(program, positions, 64)
+        if can_emit(program, analysis) is None:
+            kernel = build(program, analysis)
+            steps.append(KernelStep(tuple(group), kernel, _chunk(kernel, threads)))
+            continue
+        steps += [CallStep(program.members[p].node, _function(program.members[p].node)) for p in positions]
+    return steps
+
+
+def _chunk(kernel: Kernel, threads: int) -> int:
+    if kernel.work_ns < SERIAL_NS or kernel.items <= 1:
+        return max(kernel.items, 1)
+    tasks = max(threads, min(int(kernel.work_ns / TASK_NS), 16 * threads))
+    return max(1, kernel.items // tasks)
+
+
+def _function(node: Node) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    if node.op == "Opaque":
+        call = node.attr("call")
+        return call.function  # type: ignore[no-any-return]
+    spec, attrs = OPS[node.op], dict(node.attrs)
+    return lambda arrays: (np.asarray(spec.evaluate(arrays, attrs)),)

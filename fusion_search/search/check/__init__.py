@@ -1,0 +1,163 @@
+"""The checker: does a plan say the truth about its graph?
+
+Written against the definitions only: it imports the graph, the plan record, the cost models and the profiles, and none of
+the code that finds plans. Values and nodes go by name; loops are digits of mixed-radix numbers; order is networkx's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import networkx as nx
+
+import costmodels
+from fusion_search.ir.graph import Graph
+from fusion_search.search.plan import Plan, PlanGroup
+
+from .counts import Counts
+from .digits import Digits
+from .facts import Facts, Step, Violation, shown
+from .legality import illegal, live_ins
+from .schedules import ScheduleCheck
+
+__all__ = ["Violation", "check"]
+
+
+def check(graph: Graph, plan: Plan) -> list[Violation]:
+    """Check a plan against a graph, sharing no code with the search.
+
+    Derives from the graph again that the groups cover it, can run in this order and are legal, that each outer loop is
+    one loop in all nodes that carry it, and what each group reads, writes and costs.
+
+    Parameters
+    ----------
+    graph : Graph
+        The program.
+    plan : Plan
+        What is claimed about it. That a tiling is the best one is not checked: it is the search's claim.
+
+    Returns
+    -------
+    list of Violation
+        Empty when the plan is sound.
+
+    Notes
+    -----
+    Linear in nodes and edges times rank, times the number of reshapes in a group.
+    """
+    facts = Facts(graph)
+    found = [*_cover(facts, plan), *_order(facts, plan)]
+    try:
+        model = costmodels.model(plan.cost_model, plan.weights)
+    except costmodels.CostModelError as error:
+        found.append(Violation("cost", "plan", f"cannot be priced: {error}"))
+        model = None
+    for k, group in enumerate(plan.groups):
+        if group.nodes and len(set(group.nodes)) == len(group.nodes) and facts.steps.keys() >= set(group.nodes):
+            found += _group(facts, plan, group, model, f"group {k} ({shown(group.nodes)})")
+    return [*found, *_certificate(plan)]
+
+
+def _cover(facts: Facts, plan: Plan) -> Iterator[Violation]:
+    """Every node in exactly one group."""
+    count = Counter(name for group in plan.groups for name in group.nodes)
+    for name in count:
+        if name not in facts.steps:
+            yield Violation("cover", name, "the graph has no such node")
+        elif count[name] > 1:
+            yield Violation("cover", name, f"is computed {count[name]} times")
+    for name in facts.steps:
+        if name not in count:
+            yield Violation("cover", name, "is in no group")
+    for k, group in enumerate(plan.groups):
+        if not group.nodes:
+            yield Violation("cover", f"group {k}", "has no nodes")
+
+
+def _order(facts: Facts, plan: Plan) -> Iterator[Violation]:
+    """What a group reads is in memory when it runs; no groups wait for each other."""
+    stored: set[str] = set()
+    home = {name: k for k, group in enumerate(plan.groups) for name in group.nodes}
+    waits: nx.DiGraph[int] = nx.DiGraph()
+    for k, group in enumerate(plan.groups):
+        for value in sorted(live_ins([facts.steps[name] for name in group.nodes if name in facts.steps])):
+            maker = facts.maker.get(value)
+            if maker is not None and value not in stored:
+                yield Violation("order", f"group {k} ({shown(group.nodes)})", f"reads {value}, which no earlier group stores")
+            if maker in home and home[maker] != k:
+                waits.add_edge(home[maker], k)
+        stored.update(group.stores)
+    for knot in nx.strongly_connected_components(waits):
+        if len(knot) > 1:
+            yield Violation("order", "plan", f"groups {shown([str(k) for k in sorted(knot)])} wait for each other")
+
+
+def _group(facts: Facts, plan: Plan, group: PlanGroup, model: costmodels.CostModel | None, where: str) -> Iterator[Violation]:
+    steps = [facts.steps[name] for name in sorted(group.nodes, key=facts.place.__getitem__)]
+    if tuple(step.name for step in steps) != group.nodes:
+        yield Violation("order", where, "its nodes are not in canonical order")
+    yield from _stores(facts, group, where)
+    origins = {step.node.origin for step in steps}
+    if not origins - {""} <= set(group.origin) <= origins | {step.name for step in steps}:
+        yield Violation("origin", where, "its nodes come from other nodes of the model than it says")
+    unfit = list(illegal(facts, steps, plan.profile, where))
+    yield from unfit
+    digits = Digits(steps, plan.profile.line_bytes)
+    wrong = list(ScheduleCheck(facts, steps, group.schedule.tiles, digits, where).violations())
+    yield from wrong
+    if not wrong and model is not None:
+        yield from _price(facts, plan, group, steps, digits, model, where)
+
+
+def _stores(facts: Facts, group: PlanGroup, where: str) -> Iterator[Violation]:
+    """Exactly what others read or the caller gets is stored, once."""
+    names = set(group.nodes)
+    made = [value for name in group.nodes for value in facts.steps[name].node.outputs]
+    for value in made:
+        if facts.leaves(value, names) and value not in group.stores:
+            yield Violation("stores", where, f"{value} is needed outside but not stored")
+    for value, times in Counter(group.stores).items():
+        if value not in made:
+            yield Violation("stores", where, f"{value} is stored but not computed here")
+        elif not facts.leaves(value, names):
+            yield Violation("stores", where, f"{value} is stored but nobody outside needs it")
+        elif times > 1:
+            yield Violation("stores", where, f"{value} is stored {times} times")
+
+
+def _price(
+    facts: Facts, plan: Plan, group: PlanGroup, steps: Sequence[Step], digits: Digits, model: costmodels.CostModel, where: str
+) -> Iterator[Violation]:
+    """Count again, price again; every bit has to be the same."""
+    features = Counts(facts, steps, group.schedule.tiles, digits, plan.profile.line_bytes).features()
+    for what, said, counted in (
+        ("bytes_read", group.bytes_read, features.bytes_read),
+        ("bytes_written", group.bytes_written, features.bytes_written),
+    ):
+        if said != counted:
+            yield Violation("bytes", where, f"{what} is {said}, counted {counted}")
+    if features.scratch_bytes > plan.profile.fast_memory_bytes:
+        needs = f"one block needs {features.scratch_bytes:.0f} bytes of scratch"
+        yield Violation("capacity", where, f"{needs}, {plan.profile.name} has {plan.profile.fast_memory_bytes}")
+    terms = model.terms(features, plan.profile)
+    if group.terms != terms:
+        differ = [f"{name} {group.terms.get(name)} (counted {terms.get(name)})" for name in {**terms, **group.terms}]
+        wrong = [text for text, name in zip(differ, {**terms, **group.terms}, strict=True) if group.terms.get(name) != terms.get(name)]
+        yield Violation("terms", where, "; ".join(wrong))
+    cost = costmodels.attoseconds(model.cost_s(terms, plan.profile))
+    if group.cost_as != cost:
+        yield Violation("cost", where, f"cost_as is {group.cost_as}, priced {cost}")
+
+
+def _certificate(plan: Plan) -> Iterator[Violation]:
+    """The sum is the sum, and the bound means what the status says."""
+    total = sum(group.cost_as for group in plan.groups)
+    if plan.cost_as != total:
+        yield Violation("cost", "plan", f"cost_as is {plan.cost_as}, its groups cost {total}")
+    if plan.lower_bound_as > plan.cost_as:
+        yield Violation("certificate", "plan", f"the lower bound {plan.lower_bound_as} is above the cost {plan.cost_as}")
+    if plan.status not in ("optimal", "feasible"):
+        yield Violation("certificate", "plan", f"unknown status {plan.status!r}")
+    if plan.status == "optimal" and plan.lower_bound_as != plan.cost_as:
+        yield Violation("certificate", "plan", f"optimal, but the lower bound {plan.lower_bound_as} is not the cost {plan.cost_as}")

@@ -1,0 +1,180 @@
+"""A group's features, counted again from their definitions under the tiles that the plan states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from math import prod
+
+from costmodels import Flops, GroupFeatures, RecomputedFlops, Reread
+from fusion_search.search.plan import Tile
+
+from .digits import Digits, flat_form, same_digit, strides
+from .facts import Facts, Operand, Step
+from .schedules import carried, inside, reads_along
+
+#: Scalars that every kernel keeps live: the loop counter, the bound and addresses.
+TEMPLATE_LIVE = 4
+#: Blocks of an opaque node, whose parallelism is its own.
+OPAQUE_BLOCKS = 1 << 30
+
+Needs = Callable[[Tile], bool]
+
+
+class Counts:
+    """Counts one group.
+
+    Parameters
+    ----------
+    facts : Facts
+    steps : sequence of Step
+        The members, in canonical order.
+    tiles : sequence of Tile
+        The schedule, found sound before.
+    digits : Digits
+    line_bytes : int
+    """
+
+    def __init__(self, facts: Facts, steps: Sequence[Step], tiles: Sequence[Tile], digits: Digits, line_bytes: int) -> None:
+        self.facts, self.steps, self.tiles, self.digits, self.line = facts, steps, tiles, digits, line_bytes
+        self.blocks = [-(-prod(loop.extent for loop in tile.loops) // tile.tile) for tile in tiles]
+        self.makers = {value: step for step in steps for value in step.node.outputs}
+        self.buffers = self._buffers()
+
+    def features(self) -> GroupFeatures:
+        """Return the counts."""
+        steps, names = self.steps, {step.name for step in self.steps}
+        stored = [value for value in self.makers if self.facts.leaves(value, names)]
+        read, rereads = self._reads()
+        flops = {"simple": 0, "special": 0, "contract": 0}
+        again = {"simple": 0.0, "special": 0.0, "contract": 0.0}
+        for step in steps:
+            if step.spec.flop_class != "none":
+                work = int(prod(step.extents) * step.spec.flops)
+                flops[step.spec.flop_class] += work
+                again[step.spec.flop_class] += work * self._extra(lambda tile, name=step.name: name in tile.loops[0].carried)  # type: ignore[misc]
+        opaque = steps[0].spec.kind == "opaque"
+        return GroupFeatures(
+            nodes=len(steps),
+            bytes_read=read,
+            bytes_written=sum(self._lines(self.facts.stored_bytes(value)) for value in stored),
+            rereads=rereads,
+            launches=1,
+            blocks=OPAQUE_BLOCKS if opaque else float(prod(self.blocks)),
+            iterations=max(1, *(prod(step.extents) for step in steps)),
+            live=TEMPLATE_LIVE + self._live(),
+            itemsize=max(step.itemsize for step in steps),
+            scratch_bytes=float(sum(self._buffer_bytes(self.facts.steps[name]) for name in self.buffers)),
+            flops=Flops(**flops),
+            recomputed=RecomputedFlops(**again),
+        )
+
+    def _lines(self, nbytes: int) -> int:
+        return -(-nbytes // self.line) * self.line
+
+    def _extra(self, depends: Needs) -> float:
+        """How many more times than once something is done that depends only on some of the tiles."""
+        return float(prod(n for tile, n in zip(self.tiles, self.blocks, strict=True) if not depends(tile))) - 1.0
+
+    # ------------------------------------------------------------------ memory
+
+    def _reads(self) -> tuple[int, tuple[Reread, ...]]:
+        """Bytes of the distinct live-ins, and the passes over them after the first."""
+        boxes: dict[str, dict[object, int]] = {}
+        whole: dict[str, int] = {}
+        passes: dict[str, float] = {}
+        for step in self.steps:
+            for operand in step.operands:
+                if operand.base in self.makers or operand.parameter:
+                    continue
+                box = touched(step, operand)
+                boxes.setdefault(operand.base, {})[operand.shape, box] = self._box_bytes(operand, box)
+                whole[operand.base] = self._lines(operand.nbytes)
+                extra = self._extra(lambda tile, s=step, o=operand: reads_along(s, o, tile.loops[0]))  # type: ignore[misc]
+                passes[operand.base] = max(passes.get(operand.base, 0.0), extra)
+        sizes = {base: min(whole[base], sum(parts.values())) for base, parts in boxes.items()}
+        order = sorted(sizes, key=lambda base: self.facts.number[base])
+        return sum(sizes.values()), tuple(Reread(sizes[base], passes[base]) for base in order if passes[base] > 0)
+
+    def _box_bytes(self, operand: Operand, box: tuple[tuple[int, int], ...]) -> int:
+        """Bytes of a box, each contiguous run in whole cache lines."""
+        spans = [max(0, high - low + 1) for low, high in box]
+        partial = [d for d, (span, n) in enumerate(zip(spans, operand.shape, strict=True)) if span != n]
+        cut = partial[-1] if partial else 0  # behind this dimension all is contiguous
+        return prod(spans[:cut]) * self._lines(operand.itemsize * prod(spans[cut:]))
+
+    def _buffer_bytes(self, step: Step) -> int:
+        """Bytes of a member's value in one block."""
+        size = step.itemsize * prod(step.extents[: step.domain.rank])
+        for tile in self.tiles:
+            if step.name in tile.loops[0].carried:
+                size = size // max(prod(loop.extent for loop in tile.loops), 1) * tile.tile
+        return size
+
+    # ------------------------------------------------------------------ stages
+
+    def _buffers(self) -> set[str]:
+        """Members whose value one loop nest leaves for a later one."""
+        stage: dict[str, int] = {}
+        edges = []
+        for step in self.steps:
+            stage[step.name] = 0
+            for operand in step.operands:
+                maker = self.makers.get(operand.base)
+                if maker is not None:
+                    stage[step.name] = max(stage[step.name], stage[maker.name] + (not self._one_nest(maker, step, operand)))
+                    edges.append((maker.name, step.name))
+        return {maker for maker, reader in edges if stage[reader] > stage[maker]}
+
+    def _one_nest(self, maker: Step, reader: Step, operand: Operand) -> bool:
+        """Whether a value is computed where it is read: same nest, same point, a scalar expression."""
+        if maker.spec.kind not in ("map", "layout", "gather") or maker.spec.body is None or reader.spec.kind in ("contract", "window"):
+            return False
+        name, mine = self.digits.name, self.digits.member(reader.name)
+        form, stride = flat_form(operand, reader.extents), strides(operand.base_shape)
+        reached = set()
+        for digit in self.digits.member(maker.name):
+            place = stride[digit.loop] * digit.step
+            equal = [d for d in mine if name[d] == name[digit] and same_digit(form, reader.extents, place, d)]
+            if not equal or digit in self.digits.tangled:
+                return False
+            reached.add(equal[0])
+        outer = [d for tile in self.tiles for loop in tile.loops if (d := carried(loop, reader.name)) is not None]
+        return all(digit in reached or any(inside(digit, d) for d in outer) for digit in mine)
+
+    def _live(self) -> int:
+        """Most scalars alive at once: from definition (in a register) or first load to the last read."""
+        spans: dict[tuple[str, str], tuple[int, int]] = {}
+        for k, step in enumerate(self.steps):
+            for operand in step.operands:
+                maker = self.makers.get(operand.base)
+                if operand.parameter:
+                    continue
+                kept = maker is not None and maker.name not in self.buffers
+                key = ("computed" if kept else "loaded", operand.base)
+                spans[key] = (spans.get(key, (k, k))[0], k)
+            spans["computed", step.node.output] = (k, k)
+        change = [0] * (len(self.steps) + 1)
+        for first, last in spans.values():
+            change[first] += 1
+            change[last + 1] -= 1
+        return max(accumulate(change))
+
+
+def touched(step: Step, operand: Operand) -> tuple[tuple[int, int], ...]:
+    """Return the first and last index of each dimension that a read touches, as a box within the operand."""
+    if step.spec.kind == "opaque":
+        return tuple((0, n - 1) for n in operand.shape)
+    used = {loop for dim in operand.access.dims for loop, _ in dim.terms}
+    lookups = prod(n for loop, n in enumerate(step.extents) if loop not in used)
+    box = []
+    for dim, n in zip(operand.access.dims, operand.shape, strict=True):
+        if dim.indirect:
+            box.append((0, min(n, lookups) - 1))
+        elif any(step.extents[loop] == 0 for loop, _ in dim.terms):
+            box.append((0, -1))
+        else:
+            moves = [c * (step.extents[loop] - 1) for loop, c in dim.terms]
+            low, high = dim.offset + sum(min(0, m) for m in moves), dim.offset + sum(max(0, m) for m in moves)
+            box.append((max(low, 0), min(high, n - 1)))
+    return tuple(box)

@@ -1,0 +1,245 @@
+"""Loops as digits of mixed-radix numbers.
+
+A loop of extent n that reshapes cut at the points c1 < c2 < ... consists of the digits ``(index // step) % extent`` with
+steps 1, c1, c2, ... A value's flat row-major index is the number that all digits of its producer's loops spell. So a
+digit of the producer is one loop with a digit of a reader exactly when the flat index that the reader asks for has, at
+that place, the reader's own digit: a statement about one affine form, which :func:`same_digit` decides exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+import networkx as nx
+
+from fusion_search.ir.graph import Shape
+
+from .facts import Operand, Step
+
+
+class Digit(NamedTuple):
+    """``(index // step) % extent`` of one loop of a node (or of one dimension of a live-in)."""
+
+    owner: str
+    loop: int
+    step: int
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A flat index: ``constant + sum(coefficient * loop) + sum(coefficient * free)``, each free index below its count."""
+
+    constant: int
+    loops: dict[int, int]
+    free: tuple[tuple[int, int], ...]
+
+
+def flat_form(operand: Operand, extents: Shape) -> Form:
+    """Return the flat index of the element that a read asks for.
+
+    An index from data, and one that may leave the operand (where nothing is read), may be any index of its dimension.
+    """
+    constant, stride = 0, 1
+    loops: dict[int, int] = {}
+    free = []
+    for dim, n in zip(reversed(operand.access.dims), reversed(operand.shape), strict=True):
+        moves = [c * (extents[loop] - 1) for loop, c in dim.terms]
+        low, high = dim.offset + sum(min(0, m) for m in moves), dim.offset + sum(max(0, m) for m in moves)
+        if n != 1 and (dim.indirect or low < 0 or high >= n):
+            free.append((stride, n))
+        elif n != 1:
+            constant += stride * dim.offset
+            for loop, c in dim.terms:
+                loops[loop] = loops.get(loop, 0) + c * stride
+        stride *= n
+    return Form(constant, loops, tuple(free))
+
+
+def same_digit(form: Form, extents: Shape, stride: int, mine: Digit) -> bool:
+    """Decide whether ``(form // stride) % extent`` is the reader's digit `mine` at every point of the reader's loops.
+
+    Subtract stride * digit from the form; what remains has to stay within [0, stride) modulo stride * extent. Each
+    variable moves the remainder by its coefficient, taken to the nearest residue; a move by stride or more leaves the
+    interval, smaller ones cannot wrap around, so the interval's ends decide: necessary and sufficient.
+    """
+    if mine.extent < 2:
+        return True
+    modulus = stride * mine.extent
+    moves = [(c, count - 1) for c, count in form.free]
+    for loop, c in {mine.loop: 0, **form.loops}.items():
+        if loop == mine.loop:
+            whole = mine.step * mine.extent
+            moves += [(c, mine.step - 1), (c * mine.step - stride, mine.extent - 1), (c * whole, extents[loop] // whole - 1)]
+        else:
+            moves.append((c, extents[loop] - 1))
+    low = high = form.constant % modulus
+    for c, most in moves:
+        near = (c + modulus // 2) % modulus - modulus // 2
+        if near and most > 0:
+            low, high = low + min(0, near * most), high + max(0, near * most)
+    return 0 <= low and high < stride
+
+
+def strides(shape: Shape) -> tuple[int, ...]:
+    """Return the row-major strides of a shape, in elements."""
+    return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
+
+
+def _runs(shape: Shape) -> dict[int, int]:
+    """Product of the dimensions behind, for each dimension that is no 1."""
+    return {d: prod(max(n, 1) for n in shape[d + 1 :]) for d, n in enumerate(shape) if n != 1}
+
+
+def _ends(runs: dict[int, int], shape: Shape) -> set[int]:
+    return {1} | {run * max(shape[d], 1) for d, run in runs.items()}
+
+
+def match(base: Shape, view: Shape) -> list[tuple[list[int], list[int]]]:
+    """Return the smallest runs of dimensions between the boundaries that two row-major shapes have in common."""
+    if base.count(0) != view.count(0) or base.count(0) > 1:
+        return []
+    left, right = _runs(base), _runs(view)
+    common = sorted(_ends(left, base) & _ends(right, view))
+    if common[-1] != max(_ends(left, base) | _ends(right, view)):
+        return []
+    found = []
+    for a, b in pairwise(common):
+        segment = [[d for d, run in side.items() if a <= run < b] for side in (left, right)]
+        found.append((segment[0], segment[1]))
+    if 0 in base:  # an empty dimension has no boundary of its own
+        found = [pair for pair in found if all(base[d] for d in pair[0]) and all(view[d] for d in pair[1])]
+        found.append(([base.index(0)], [view.index(0)]))
+    return found
+
+
+class Digits:
+    """The digits of a group's loops, and which of them are one loop.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+        The members, in canonical order.
+    line_bytes : int
+        Live-ins of this size or less join no loops.
+
+    Attributes
+    ----------
+    of : dict of (str, int) to list of Digit
+        The digits of each loop of each member (and of each dimension of a shared live-in), outermost first.
+    name : dict of Digit to int
+        Digits with equal numbers are one loop of the group.
+    twice : set of int
+        Loops that some member would have to carry twice.
+    tangled : set of Digit
+        Digits that inner edges alone make some member carry twice.
+    """
+
+    def __init__(self, steps: Sequence[Step], line_bytes: int) -> None:
+        self.steps = {step.name: step for step in steps}
+        makers = {value: step.name for step in steps for value in step.node.outputs}
+        self.extents: dict[tuple[str, int], int] = {(s.name, loop): n for s in steps for loop, n in enumerate(s.extents) if n != 1}
+        inner: list[tuple[list[tuple[str, int]], list[tuple[str, int]]]] = []
+        outer: list[tuple[list[tuple[str, int]], list[tuple[str, int]]]] = []
+        shared: dict[str, list[tuple[Step, Operand]]] = {}
+        for step in steps:
+            for operand in step.operands:
+                if operand.base in makers:
+                    inner += self._pairs(makers[operand.base], step, operand)
+                elif not operand.parameter and operand.nbytes > line_bytes:
+                    shared.setdefault(operand.base, []).append((step, operand))
+        for base, reads in shared.items():
+            ways = {(step.name, operand.shape, operand.access.dims) for step, operand in reads}
+            if len(reads) > 1 and len(ways) == len({step.name for step, _ in reads}):
+                owner = f"{base}\0"  # no node has this name
+                self.extents.update({(owner, d): n for d, n in enumerate(reads[0][1].base_shape) if n != 1})
+                for step, operand in reads:
+                    outer += self._pairs(owner, step, operand)
+        cuts = self._cuts(inner + outer)
+        if cuts is None:  # no common refinement: reshapes that cut a loop match nowhere
+            inner, outer = ([pair for pair in pairs if len(pair[0]) == len(pair[1]) == 1] for pairs in (inner, outer))
+            cuts = {}
+        self.of: dict[tuple[str, int], list[Digit]] = {}
+        for (owner, loop), n in self.extents.items():
+            points = [1, *sorted(cuts.get((owner, loop), ())), n]
+            self.of[owner, loop] = [Digit(owner, loop, a, b // a) for a, b in reversed(list(pairwise(points)))]
+        joined: nx.Graph[Digit] = nx.Graph()
+        joined.add_nodes_from(digit for digits in self.of.values() for digit in digits)
+        self._join(joined, inner)
+        names, twice = self._name(joined)
+        self.tangled = {digit for digit, name in names.items() if name in twice}
+        self._join(joined, outer)
+        self.name, self.twice = self._name(joined)
+
+    def member(self, name: str) -> list[Digit]:
+        """Return all digits of a member, loop by loop."""
+        return [digit for loop in range(len(self.steps[name].extents)) for digit in self.of.get((name, loop), ())]
+
+    def parallel(self, digit: Digit) -> bool:
+        """Whether a member's digit belongs to a parallel loop."""
+        return digit.loop < self.steps[digit.owner].domain.rank
+
+    def _pairs(self, owner: str, step: Step, operand: Operand) -> list[tuple[list[tuple[str, int]], list[tuple[str, int]]]]:
+        """Match the owner's dimensions with the reader's loops, where the reader uses these as they are."""
+        found = []
+        for base_dims, view_dims in match(operand.base_shape, operand.shape):
+            loops = [operand.access.dims[d].loop for d in view_dims]
+            whole = all(loop is not None and step.extents[loop] == operand.shape[d] for loop, d in zip(loops, view_dims, strict=True))
+            ends = [_ends(_runs(shape), shape) for shape in (_pick(operand.base_shape, base_dims), _pick(operand.shape, view_dims))]
+            if whole and _chain(ends[0] | ends[1]):
+                found.append(([(owner, d) for d in base_dims], [(step.name, loop) for loop in loops if loop is not None]))
+        return found
+
+    def _cuts(self, pairs: list[tuple[list[tuple[str, int]], list[tuple[str, int]]]]) -> dict[tuple[str, int], set[int]] | None:
+        """Return the points at which each loop is cut, or None when they do not divide each other."""
+        cuts: dict[tuple[str, int], set[int]] = {}
+        if all(len(left) == len(right) == 1 for left, right in pairs):
+            return cuts
+        grown = True
+        while grown:
+            grown = False
+            for sides in pairs:
+                points: set[int] = set()
+                for side in sides:
+                    run = 1
+                    for key in reversed(side):
+                        points |= {run, *(run * c for c in cuts.get(key, ()))}
+                        run *= self.extents[key]
+                for side in sides:
+                    run = 1
+                    for key in reversed(side):
+                        n = self.extents[key]
+                        inside = [p for p in points if run < p < run * n]
+                        if any(p % run or (run * n) % p for p in inside):
+                            return None
+                        new = {p // run for p in inside} - cuts.get(key, set())
+                        if new:
+                            cuts.setdefault(key, set()).update(new)
+                            grown = True
+                        run *= n
+        return cuts if all(_chain({*found, self.extents[key]}) for key, found in cuts.items()) else None
+
+    def _join(self, joined: nx.Graph[Digit], pairs: list[tuple[list[tuple[str, int]], list[tuple[str, int]]]]) -> None:
+        for left, right in pairs:
+            a, b = ([digit for key in side for digit in self.of[key]] for side in (left, right))
+            joined.add_edges_from(zip(a, b, strict=True))
+
+    def _name(self, joined: nx.Graph[Digit]) -> tuple[dict[Digit, int], set[int]]:
+        names = {digit: k for k, part in enumerate(nx.connected_components(joined)) for digit in part}
+        twice = set()
+        for member in self.steps:
+            mine = [names[digit] for digit in self.member(member)]
+            twice |= {name for name in mine if mine.count(name) > 1}
+        return names, twice
+
+
+def _pick(shape: Shape, dims: Iterable[int]) -> Shape:
+    return tuple(shape[d] for d in dims)
+
+
+def _chain(points: set[int]) -> bool:
+    return all(b % a == 0 for a, b in pairwise(sorted(points)))

@@ -1,0 +1,69 @@
+"""Which sets of nodes may run as one kernel, judged node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import networkx as nx
+
+from hardware_profiles import Profile
+
+from .facts import Facts, Operand, Step, Violation, shown
+
+MAX_NODES = 256
+
+
+def live_ins(steps: Sequence[Step]) -> dict[str, int]:
+    """Return the values that a group reads from memory, with their bytes; constants of one element are none."""
+    made = {value for step in steps for value in step.node.outputs}
+    return {o.base: o.nbytes for step in steps for o in step.operands if o.base not in made and not o.parameter}
+
+
+def illegal(facts: Facts, steps: Sequence[Step], profile: Profile, where: str) -> Iterator[Violation]:
+    """Yield every rule of the space that a set of nodes breaks."""
+    names = [step.name for step in steps]
+    if len(steps) > MAX_NODES:
+        yield Violation("nodes", where, f"{len(steps)} nodes, at most {MAX_NODES} are allowed")
+    if len(steps) == 1:
+        return
+    alone = [step.name for step in steps if step.spec.kind == "opaque"]
+    if alone:
+        yield Violation("opaque", where, f"{shown(alone)} cannot share a kernel")
+    heavy = [step for step in steps if step.spec.kind in ("contract", "window")]
+    if len(heavy) > 1:
+        yield Violation("one-contraction", where, f"{shown([step.name for step in heavy])} are more than one contraction or window")
+    made = {value: step.name for step in steps for value in step.node.outputs}
+    for step in heavy:
+        for operand in step.operands:
+            if step.spec.kind == "window" and operand.base in made and _slides(operand):
+                yield Violation("window-of-computed", where, f"{step.name} reads {operand.base} of the same group through a window")
+    outside = live_ins(steps)
+    ties: nx.Graph[tuple[str, str]] = nx.Graph()
+    ties.add_nodes_from(("node", name) for name in names)
+    for step in steps:
+        for operand in step.operands:
+            if operand.base in made:
+                ties.add_edge(("node", step.name), ("node", made[operand.base]))
+            elif outside.get(operand.base, 0) > profile.line_bytes:
+                ties.add_edge(("node", step.name), ("value", operand.base))
+    parts = [sorted(name for kind, name in part if kind == "node") for part in nx.connected_components(ties)]
+    if len(parts) > 1:
+        yield Violation("shared-loops", where, f"nothing joins {shown(min(parts))} to the rest")
+    leaving = [value for value in made if facts.leaves(value, set(names))]
+    if len(outside) + len(leaving) > profile.operand_limit:
+        touched = f"{len(outside)} tensors read and {len(leaving)} written"
+        yield Violation("operands", where, f"{touched}, {profile.name} allows {profile.operand_limit}")
+    for value in sorted({*outside, *made}):
+        dtype = facts.graph.values[value].dtype.name
+        if dtype not in profile.dtypes:
+            yield Violation("dtype", where, f"{value} is {dtype}, which {profile.name} does not support")
+    present = {step.node.op for step in steps} | {step.node.origin_op for step in steps}
+    for rule in profile.forbidden:
+        if present.issuperset(rule.nodes):
+            yield Violation("forbidden", where, f"{profile.name} forbids {' with '.join(rule.nodes)}: {rule.reason}")
+
+
+def _slides(operand: Operand) -> bool:
+    """Whether some index is anything else than one loop."""
+    dims = zip(operand.access.dims, operand.shape, strict=True)
+    return any(n != 1 and (dim.indirect or dim.offset != 0 or [c for _, c in dim.terms] != [1]) for dim, n in dims)

@@ -1,0 +1,173 @@
+"""All groups that a plan of least cost can hold: connected, convex sets, grown one node at a time.
+
+Why growth reaches every group
+------------------------------
+Let S be connected (in `neighbours`) and convex, of two nodes or more, and r any node of S. Then some v != r of S
+leaves S \\ {v} connected and convex. *Convex*: if v is a source or a sink of the subgraph of S, it lies inside no path
+between other nodes of S (such a path would be in S, and v have both a predecessor and a successor there), so taking it
+away opens no gap. *Connected*: take a leaf block B of the block-cut tree of S with cut node c (if S is one block, B = S
+and there is no c). Every node of B but c is no cut node and has all its neighbours in B, its predecessors and
+successors among them. The first and the last node of B in topological order are distinct; the one that is not c is
+therefore a source or a sink of S, and may go. If S has several leaf blocks, r is such a node in at most one of them, so
+take another; if S is one block, both first and last may go, and one of them is not r. By induction every such set
+grows from *its own lowest node* through connected convex sets. All other limits used here (heavy, solo, blocked,
+clashes, size) pass to subsets, so they may stop growth; `cost` being None may not.
+
+Why dominated groups may go
+---------------------------
+Let g be a group of a plan, and P a partition of exactly g into legal groups, acyclic among themselves. Replacing g by P
+keeps the quotient acyclic: contract P back to g, and a cycle that visits an outside group becomes a closed walk
+through g and that group, so a cycle of the old quotient; a cycle that does not lies inside P. So when P is strictly
+cheaper, g is in no plan of least cost. The P tried here is the cheapest that splits off sources and sinks one by one
+on the way g was grown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusion_search.search.space import Facts, GroupSpace, bits
+
+__all__ = ["Enumeration", "enumerate_groups", "join_components"]
+
+# Bits of all sets together: on very wide graphs each step costs more and each group takes more memory.
+_MOST_BITS = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Enumeration:
+    """Groups of one connected piece of a space.
+
+    Attributes
+    ----------
+    groups : tuple of (int, int)
+        Set and cost of every legal group that is not dominated, singletons first, then by descending lowest node.
+    complete : bool
+        False when a budget ended the growth: groups are then missing, and nothing may be concluded from that.
+    grown, dominated : int
+        Connected convex sets visited; legal groups that were dropped as dominated.
+    """
+
+    groups: tuple[tuple[int, int], ...]
+    complete: bool
+    grown: int
+    dominated: int
+
+
+def join_components(joins: Sequence[int], nodes: int) -> list[int]:
+    """Return the connected components of `nodes` under `joins`, by smallest node. O(nodes + joins)."""
+    components = []
+    while nodes:
+        component, fresh = 0, nodes & -nodes
+        while fresh:
+            component |= fresh
+            reached = 0
+            for v in bits(fresh):
+                reached |= joins[v]
+            fresh = reached & nodes & ~component
+        components.append(component)
+        nodes &= ~component
+    return components
+
+
+def enumerate_groups(
+    space: GroupSpace,
+    facts: Facts,
+    nodes: int,
+    *,
+    joins: Sequence[int] | None = None,
+    max_nodes: int | None = None,
+    max_sets: int = 500_000,
+    deadline: float = float("inf"),
+) -> Enumeration:
+    """Enumerate the legal groups inside a set of nodes.
+
+    Parameters
+    ----------
+    space, facts : GroupSpace, Facts
+        The space and its closures.
+    nodes : int
+        The set to stay in; a union of components of `facts.joins` makes the result the whole truth about it.
+    joins : sequence of int, optional
+        A subset of `facts.joins`, to search less.
+    max_nodes : int, optional
+        Most nodes of a group, when less than the space's.
+    max_sets : int
+        Most connected convex sets to visit; fewer when the space has more than some thousand nodes.
+    deadline : float
+        When to stop, on the clock of `time.monotonic`.
+
+    Returns
+    -------
+    Enumeration
+        Each group once: a set is grown only from its lowest node, and a level of growth holds a set once.
+
+    Notes
+    -----
+    Exact when `complete` and neither `joins` nor `max_nodes` was narrowed. O(sets * neighbours of a set) operations on
+    n-bit integers, and one `cost` for each set.
+    """
+    joins = facts.joins if joins is None else joins
+    limit = space.max_nodes if max_nodes is None else min(max_nodes, space.max_nodes)
+    max_sets = min(max_sets, _MOST_BITS // space.n)
+    ancestors, descendants, clash, cost = facts.ancestors, facts.descendants, facts.clash, space.cost
+    single: dict[int, int] = {}
+    for v in bits(nodes):
+        price = cost(1 << v)
+        if price is None:
+            raise ValueError(f"node {v} alone is not a legal group; every space must allow that")
+        single[v] = price
+    groups = [(1 << v, price) for v, price in single.items()]
+    grown, dominated = len(groups), 0
+
+    for root in sorted(single, reverse=True):
+        bit = 1 << root
+        higher = nodes & -(bit << 1)
+        # What a set carries: strict ancestors and descendants of its nodes, nodes to try next (may still hold
+        # members and clashing ones), nodes barred, and the cheapest known partition of it.
+        level = {bit: [ancestors[root], descendants[root], joins[root] & higher, clash[root], single[root]]}
+        size = 1
+        while level and size < limit:
+            following: dict[int, list[int]] = {}
+            for group, (above, below, near, barred, best) in level.items():
+                rest = near & ~barred & ~group
+                while rest:
+                    low = rest & -rest
+                    rest ^= low
+                    v = low.bit_length() - 1
+                    wider = group | low
+                    split = best + single[v]
+                    known = following.get(wider)
+                    if known is not None:
+                        if split < known[4]:
+                            known[4] = split
+                        continue
+                    above_v, below_v = ancestors[v], descendants[v]
+                    if (below & above_v | above & below_v) & ~wider:
+                        continue
+                    following[wider] = [
+                        above | above_v,
+                        below | below_v,
+                        near | joins[v] & higher,
+                        barred | clash[v],
+                        split,
+                    ]
+                if grown + len(following) > max_sets or time.monotonic() > deadline:
+                    return Enumeration(tuple(groups), False, grown + len(following), dominated)
+            for count, (group, facts_of_group) in enumerate(following.items()):
+                # Pricing may be far slower than growing.
+                if not count & 63 and time.monotonic() > deadline:
+                    return Enumeration(tuple(groups), False, grown, dominated)
+                price = cost(group)
+                if price is not None:
+                    if price <= facts_of_group[4]:
+                        facts_of_group[4] = price
+                        groups.append((group, price))
+                    else:
+                        dominated += 1
+                grown += 1
+            level = following
+            size += 1
+    return Enumeration(tuple(groups), True, grown, dominated)

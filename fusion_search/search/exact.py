@@ -1,0 +1,177 @@
+"""The exact search: least cost over all partitions into legal groups with an acyclic quotient graph.
+
+1. Enumerate the groups (`enumerate`), split the nodes where none of them crosses, solve each part without the order
+   between groups (`parts`, `lattice`). The sum is a lower bound on every plan.
+2. Put the parts together. If some groups wait for each other, solve the parts they come from again as one, now with the
+   order (`ordered`); repeat until nothing waits. Each round joins parts or adds the order to one, so rounds end; a part
+   solved with its order has no cycle of its own, because paths through single outside nodes count there.
+3. Every step is a relaxation of the whole problem, so once the quotient graph is acyclic the plan is optimal.
+
+Out of budget, the best plan found is repaired, improved (`improve`) and returned with the bound that was proved. What
+could not be enumerated is planned with fewer groups (producer with consumer only, then small groups only), and counts
+in the bound with no more than the caller's floors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from fusion_search.search.enumerate import enumerate_groups, join_components
+from fusion_search.search.improve import improve, plan_cost, repair
+from fusion_search.search.parts import Part, Solved, Work, join_parts, solve_jointly, solve_parts, split_parts
+from fusion_search.search.quotient import cyclic_components, execution_order
+from fusion_search.search.result import SearchResult, Statistics
+from fusion_search.search.space import Facts, GroupSpace, Tiebreak, bits, derive_facts
+
+__all__ = ["exact"]
+
+
+def _plan_roughly(space: GroupSpace, facts: Facts, nodes: int, floors: Sequence[int] | None, max_sets: int, deadline: float) -> Solved:
+    """Plan nodes whose groups are too many to enumerate, with the groups of ever narrower spaces."""
+    joins = [facts.joins[v] & (space.preds[v] | space.succs[v]) for v in range(space.n)]
+    bound = 0 if floors is None else sum(floors[v] for v in bits(nodes))
+    groups: list[int] = []
+    for limit in (space.max_nodes, 8, 3, 1):
+        now = time.monotonic()
+        # Single nodes are listed whatever the time.
+        until = now + (deadline - now) / 4 if limit > 1 else float("inf")
+        found = enumerate_groups(space, facts, nodes, joins=joins, max_nodes=limit, max_sets=max_sets, deadline=until)
+        if found.complete:
+            parts = split_parts(nodes, found)
+            solved = solve_parts(parts, Tiebreak(space), until, Work())
+            groups = [group for answer in solved for group in answer.groups]
+            break
+    return Solved(Part(nodes, ()), tuple(groups), bound, False)
+
+
+def _resolve(
+    space: GroupSpace, facts: Facts, pieces: list[Solved], tiebreak: Tiebreak, deadline: float, work: Work
+) -> tuple[list[Solved], int]:
+    """Join and solve again the pieces that wait for each other, until none does or the rest cannot be solved."""
+    joined = 0
+    while True:
+        groups = [group for piece in pieces for group in piece.groups]
+        components = cyclic_components(space.preds, groups)
+        if not components:
+            return pieces, joined
+        home = {group: i for i, piece in enumerate(pieces) for group in piece.groups}
+        # Pieces that one cycle touches go together, and so do cycles that touch one piece.
+        sets: list[set[int]] = []
+        for component in components:
+            touched = {home[group] for group in component}
+            apart = [other for other in sets if not other & touched]
+            for other in sets:
+                if other & touched:
+                    touched |= other
+            sets = [*apart, touched]
+        acyclic = repair(space, groups)
+        changed = False
+        replaced: dict[int, Solved] = {}
+        gone: set[int] = set()
+        for touched in sets:
+            members = sorted(touched)
+            parts = [pieces[i].part for i in members]
+            # A piece without groups was never enumerated; one with its order that still waits ran out of time.
+            if any(not part.groups for part in parts) or (len(members) == 1 and pieces[members[0]].ordered):
+                continue
+            part = join_parts(parts)
+            attained = tuple(group for group in acyclic if group & part.nodes)
+            bound = sum(pieces[i].bound for i in members)
+            replaced[members[0]] = solve_jointly(part, facts, attained, bound, tiebreak, deadline, work)
+            gone.update(members[1:])
+            joined += len(members)
+            changed = True
+        pieces = [replaced.get(i, piece) for i, piece in enumerate(pieces) if i not in gone]
+        if not changed:
+            return pieces, joined
+
+
+def exact(
+    space: GroupSpace,
+    *,
+    time_limit_s: float = 60.0,
+    max_sets: int = 500_000,
+    floors: Sequence[int] | None = None,
+    plan_floor: int = 0,
+    reuse: bool = True,
+) -> SearchResult:
+    """Find a plan of least cost, or the best plan that the budget allows with a true lower bound.
+
+    Parameters
+    ----------
+    space : GroupSpace
+        The groups and their costs.
+    time_limit_s : float
+        Wall-clock budget. Overrun by at most the steps that any plan needs, and the last call of `cost`.
+    max_sets : int
+        Most connected convex sets to visit in one connected piece of the graph.
+    floors : sequence of int, optional
+        For each node, attoseconds that may be charged to it such that no legal group costs less than the floors of its
+        nodes together. Only used for the bound where enumeration does not finish.
+    plan_floor : int
+        A lower bound on every plan that the caller knows.
+    reuse : bool
+        Solve equal parts once. Never changes the result.
+
+    Returns
+    -------
+    SearchResult
+        Exact when the status is "optimal".
+
+    Notes
+    -----
+    Deterministic as long as the time limit does not bind. Among plans of least cost one with fewest groups is returned
+    and among those the multiset of structural keys with the smallest fingerprint, whatever the numbering of the nodes.
+    Time grows with groups times states; the worst case is exponential in the width of the graph.
+    """
+    started = time.monotonic()
+    deadline = started + time_limit_s
+    facts, tiebreak, work = derive_facts(space), Tiebreak(space), Work()
+    everything = (1 << space.n) - 1
+
+    parts: list[Part] = []
+    pieces: list[Solved] = []
+    rough: list[int] = []
+    grown = dominated = kept = 0
+    # Small components first, so that one that explodes takes no time from those that can be closed.
+    for nodes in sorted(join_components(facts.joins, everything), key=lambda mask: (mask.bit_count(), mask & -mask)):
+        found = enumerate_groups(space, facts, nodes, max_sets=max_sets, deadline=started + time_limit_s * 0.4)
+        grown, dominated, kept = grown + found.grown, dominated + found.dominated, kept + len(found.groups)
+        if found.complete:
+            parts.extend(split_parts(nodes, found))
+        else:
+            rough.append(nodes)
+    solving = started + time_limit_s * 0.8
+    parts.sort(key=lambda part: (part.nodes.bit_count(), part.nodes & -part.nodes))
+    pieces = solve_parts(parts, tiebreak, solving, work, reuse=reuse)
+    pieces += [_plan_roughly(space, facts, nodes, floors, max_sets, solving) for nodes in rough]
+    pieces, joined = _resolve(space, facts, pieces, tiebreak, solving, work)
+
+    groups = [group for piece in pieces for group in piece.groups]
+    cost = plan_cost(space, groups)
+    bound = max(plan_floor, sum(piece.bound for piece in pieces))
+    order = execution_order(space.preds, groups)
+    if order is None or cost > bound:
+        groups = repair(space, groups)
+        # Some improvement is always due, even when the search took all the time there was.
+        groups = improve(space, facts, groups, max(deadline, time.monotonic() + time_limit_s * 0.1))
+        order = execution_order(space.preds, groups)
+        assert order is not None, "improvement keeps the quotient graph acyclic"
+        cost = plan_cost(space, order)
+    if bound > cost:
+        raise ValueError(f"a lower bound of {bound} was given or derived for a plan that costs {cost}")
+    statistics = Statistics(
+        grown=grown,
+        groups=kept,
+        dominated=dominated,
+        states=work.states,
+        transitions=work.transitions,
+        pruned=work.pruned,
+        parts=sum(part.nodes.bit_count() > 1 for part in parts),
+        parts_reused=work.reused,
+        parts_joined=joined,
+        enumeration_complete=not rough,
+        seconds=time.monotonic() - started,
+    )
+    return SearchResult(tuple(order), cost, bound, "optimal" if bound == cost else "feasible", statistics)

@@ -1,0 +1,258 @@
+"""Independent parts of a graph, each solved on its own, equal ones once.
+
+A part is a connected component of "some group that can be in a best plan holds both nodes": every group lies inside one
+part, so that without the order between groups a best plan is a best cover of each part. Inside a part nodes are
+renumbered ``0, 1, ...`` in their order. The instance of a dynamic program is then exactly the list of (set, cost); two
+parts with equal lists have equal solutions position by position, which is what reuse rests on, with no assumption
+about the graph.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+from fusion_search.search.enumerate import Enumeration
+from fusion_search.search.lattice import Budget, Outcome, best_path, cover
+from fusion_search.search.ordered import ordered_cover
+from fusion_search.search.prices import linear_prices, reduced
+from fusion_search.search.space import Facts, Tiebreak, bits
+
+__all__ = ["Part", "Solved", "Work", "join_parts", "solve_jointly", "solve_parts", "split_parts"]
+
+# States and steps, about half a second, after which a linear program for better bounds is worth its time.
+_PLAIN_STATES, _PLAIN_STEPS = 100_000, 2_000_000
+_BEAM = 64
+
+
+@dataclass(slots=True)
+class Work:
+    """Running totals of the dynamic programs."""
+
+    states: int = 0
+    transitions: int = 0
+    pruned: int = 0
+    reused: int = 0
+
+    def add(self, outcome: Outcome) -> Outcome:
+        """Count one outcome and hand it on."""
+        self.states += outcome.states
+        self.transitions += outcome.transitions
+        self.pruned += outcome.pruned
+        return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Nodes, and the (set, cost) of every group inside them that a best plan can hold."""
+
+    nodes: int
+    groups: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A part with its plan.
+
+    Attributes
+    ----------
+    part : Part
+        The part; without groups when they could not all be enumerated.
+    groups : tuple of int
+        A partition of its nodes.
+    bound : int
+        What the groups inside these nodes cost at least in any plan.
+    closed : bool
+        Whether `groups` attains the bound.
+    ordered : bool
+        Whether the order between the groups of this part was part of the problem.
+    """
+
+    part: Part
+    groups: tuple[int, ...]
+    bound: int
+    closed: bool
+    ordered: bool = False
+
+
+def split_parts(nodes: int, enumeration: Enumeration) -> list[Part]:
+    """Split a set of nodes at the borders that no group crosses. O(groups + nodes * merges) set operations."""
+    home = {v: 1 << v for v in bits(nodes)}
+    for group, _ in enumeration.groups:
+        component = home[(group & -group).bit_length() - 1]
+        if group & ~component:
+            for v in bits(group & ~component):
+                component |= home[v]
+            for v in bits(component):
+                home[v] = component
+    members: dict[int, list[tuple[int, int]]] = {home[v]: [] for v in bits(nodes)}
+    for group, cost in enumeration.groups:
+        members[home[(group & -group).bit_length() - 1]].append((group, cost))
+    return [Part(component, tuple(groups)) for component, groups in members.items()]
+
+
+def join_parts(parts: Sequence[Part]) -> Part:
+    """Return the union of disjoint parts."""
+    nodes = 0
+    for part in parts:
+        nodes |= part.nodes
+    return Part(nodes, tuple(group for part in parts for group in part.groups))
+
+
+class _Packing:
+    """Renumbers the nodes of a part as 0, 1, ...; by runs of consecutive nodes, which are few."""
+
+    __slots__ = ("_runs", "_starts", "nodes")
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = list(bits(nodes))
+        self._runs: list[tuple[int, int, int]] = []
+        self._starts: list[int] = []
+        position = 0
+        while position < len(self.nodes):
+            end = position + 1
+            while end < len(self.nodes) and self.nodes[end] == self.nodes[end - 1] + 1:
+                end += 1
+            self._runs.append((self.nodes[position], (1 << (end - position)) - 1, position))
+            self._starts.append(self.nodes[position])
+            position = end
+
+    def pack(self, mask: int) -> int:
+        """Renumber the members of a set; others are left out."""
+        packed = 0
+        first = max(0, bisect_left(self._starts, (mask & -mask).bit_length()) - 1)
+        top = mask.bit_length()
+        for start, width, position in self._runs[first:]:
+            if start >= top:
+                break
+            packed |= (mask >> start & width) << position
+        return packed
+
+
+def _solve_cover(groups: Sequence[tuple[int, int]], size: int, deadline: float, work: Work) -> tuple[Outcome, list[int]]:
+    """Solve the relaxed program; the outcome's indices point into the returned list of positions in `groups`."""
+    plain = work.add(cover(groups, size, budget=Budget(deadline, states=_PLAIN_STATES, steps=_PLAIN_STEPS)))
+    everything = list(range(len(groups)))
+    if plain.closed:
+        return plain, everything
+    now = time.monotonic()
+    prices = linear_prices(groups, size, now + (deadline - now) / 3) if now < deadline else [0] * size
+    base, weights = sum(prices), reduced(groups, prices)
+    priced = [(group, weight) for (group, _), weight in zip(groups, weights, strict=True)]
+    # No deadline: one narrow pass is short, and there must be some cover.
+    guess = work.add(cover(priced, size, base=base, beam=_BEAM))
+    assert guess.value is not None, "singletons cover every part"
+    kept = [i for i, weight in enumerate(weights) if weight <= guess.value - base]
+    exact = work.add(cover([priced[i] for i in kept], size, base=base, ceiling=guess.value, budget=Budget(deadline)))
+    if exact.closed:
+        return exact, kept
+    bound = min(guess.value, max(base, exact.bound, plain.bound))
+    return replace(guess, bound=bound, closed=bound == guess.value), everything
+
+
+def _pick(outcome: Outcome, final: Hashable, candidates: Sequence[int], tiebreak: Tiebreak) -> tuple[int, ...]:
+    path = best_path(outcome.levels, final, lambda i: tiebreak(candidates[i]))
+    return tuple(candidates[i] for i in path)
+
+
+def solve_parts(parts: Sequence[Part], tiebreak: Tiebreak, deadline: float, work: Work, *, reuse: bool = True) -> list[Solved]:
+    """Solve the relaxed program of each part.
+
+    Ties are broken by `tiebreak` in each part, among all of its optimal covers, also where the outcome is reused.
+    """
+
+    def likeness(part: Part) -> tuple[int, int, int]:
+        return part.nodes.bit_count(), len(part.groups), sum(cost for _, cost in part.groups)
+
+    alike = Counter(likeness(part) for part in parts)
+    known: dict[tuple[tuple[int, int], ...], tuple[Outcome, list[int]]] = {}
+    solved = []
+    for part in parts:
+        if part.nodes & (part.nodes - 1) == 0:
+            solved.append(Solved(part, (part.nodes,), part.groups[0][1], True))
+            continue
+        packing = _Packing(part.nodes)
+        size = len(packing.nodes)
+        packed = tuple((packing.pack(group), cost) for group, cost in part.groups)
+        answer = known.get(packed) if reuse and alike[likeness(part)] > 1 else None
+        if answer is None:
+            answer = _solve_cover(packed, size, deadline, work)
+            if reuse and alike[likeness(part)] > 1:
+                known[packed] = answer
+        else:
+            work.reused += 1
+        outcome, kept = answer
+        candidates = [part.groups[i][0] for i in kept]
+        groups = _pick(outcome, 0, candidates, tiebreak)
+        solved.append(Solved(part, groups, outcome.bound, outcome.closed))
+    return solved
+
+
+def solve_jointly(
+    part: Part,
+    facts: Facts,
+    attained: tuple[int, ...],
+    bound: int,
+    tiebreak: Tiebreak,
+    deadline: float,
+    work: Work,
+) -> Solved:
+    """Solve a part with the order between its groups, by `ordered_cover`.
+
+    Parameters
+    ----------
+    part : Part
+        Usually the union of parts whose relaxed plans wait for each other.
+    facts : Facts
+        Closures in the whole graph: paths through nodes outside the part count. Such nodes may wait for each other
+        more than their paths tell once they are grouped, so the result is a true bound and the caller checks again.
+    attained : tuple of int
+        Some partition of the part with an execution order: the ceiling, and the answer when time is up.
+    bound : int
+        A known lower bound, the relaxed one.
+    """
+    packing = _Packing(part.nodes)
+    size = len(packing.nodes)
+    packed = [(packing.pack(group), cost) for group, cost in part.groups]
+    above = [packing.pack(facts.ancestors[v]) for v in packing.nodes]
+    needs = []
+    for group, _ in packed:
+        need = 0
+        for v in bits(group):
+            need |= above[v]
+        needs.append(need & ~group)
+    cost_of = dict(part.groups)
+    ceiling = sum(cost_of[group] for group in attained)
+    kept = list(range(len(packed)))
+    budget = Budget(deadline, states=_PLAIN_STATES, steps=_PLAIN_STEPS)
+    outcome = work.add(ordered_cover(packed, needs, size, ceiling=ceiling, budget=budget))
+    now = time.monotonic()
+    final = ((1 << size) - 1, ())
+    if not outcome.closed and now < deadline:
+        bound = max(bound, min(outcome.bound, ceiling))
+        prices = linear_prices(packed, size, now + (deadline - now) / 3)
+        base, weights = sum(prices), reduced(packed, prices)
+        priced = [(group, weight) for (group, _), weight in zip(packed, weights, strict=True)]
+        guess = work.add(ordered_cover(priced, needs, size, base=base, beam=_BEAM))
+        if guess.value is not None and guess.value < ceiling:
+            ceiling, attained = guess.value, _pick(guess, final, [group for group, _ in part.groups], tiebreak)
+        kept = [i for i, weight in enumerate(weights) if weight <= ceiling - base]
+        outcome = work.add(
+            ordered_cover(
+                [priced[i] for i in kept],
+                [needs[i] for i in kept],
+                size,
+                base=base,
+                ceiling=ceiling,
+                budget=Budget(deadline),
+            )
+        )
+        bound = max(bound, min(base, ceiling))
+    if not outcome.closed:
+        bound = max(bound, min(outcome.bound, ceiling))
+        return Solved(part, attained, bound, bound == ceiling, True)
+    groups = _pick(outcome, final, [part.groups[i][0] for i in kept], tiebreak)
+    return Solved(part, groups, outcome.bound, True, True)

@@ -1,0 +1,73 @@
+"""Enumeration finds every group, once, and drops only what no best plan holds."""
+
+from __future__ import annotations
+
+import random
+
+from fusion_search.search.enumerate import enumerate_groups, join_components
+from fusion_search.search.oracle import exhaustive
+from fusion_search.search.space import derive_facts
+from tests.search.random_space import RandomSpace, members, random_space, transformer
+
+
+def everything(space: RandomSpace) -> int:
+    return (1 << space.n) - 1
+
+
+def restricted(space: RandomSpace, group: int) -> RandomSpace:
+    """The part of a space inside one group, that group itself made illegal."""
+    nodes = members(group)
+    at = {v: i for i, v in enumerate(nodes)}
+
+    class Inner(RandomSpace):
+        def cost(self, mask: int) -> int | None:
+            outer = sum(1 << nodes[i] for i in members(mask))
+            return None if outer == group else space.cost(outer)
+
+    return Inner(len(nodes), [(at[u], at[v]) for u in nodes for v in members(space.succs[u] & group)])
+
+
+def test_every_group_is_found_once() -> None:
+    for seed in range(250):
+        space = random_space(random.Random(seed), 8)
+        found = enumerate_groups(space, derive_facts(space), everything(space))
+        assert found.complete
+        legal = {mask: cost for mask in range(1, 1 << space.n) if (cost := space.cost(mask)) is not None}
+        kept = dict(found.groups)
+        assert len(kept) == len(found.groups)
+        assert kept.items() <= legal.items()
+        assert len(kept) + found.dominated == len(legal)
+        for mask in sorted(set(legal) - set(kept)):
+            assert exhaustive(restricted(space, mask))[0] < legal[mask]
+
+
+def test_structure_that_clashes_is_never_joined() -> None:
+    # 0 -> 1 -> 2 -> 3 with heavy ends: any group of both ends would hold the two.
+    space = RandomSpace(4, [(0, 1), (1, 2), (2, 3)], heavy=0b1001, hole_rate=0.0)
+    facts = derive_facts(space)
+    assert facts.clash == (0b1000, 0, 0, 0b0001)
+    # Over a blocked edge 1 -> 2 nothing before meets anything after.
+    space = RandomSpace(4, [(0, 1), (1, 2), (2, 3)], blocked=[(1, 2)], hole_rate=0.0)
+    facts = derive_facts(space)
+    assert facts.clash == (0b1100, 0b1100, 0b0011, 0b0011)
+    assert join_components(facts.joins, 0b1111) == [0b0011, 0b1100]
+
+
+def test_a_group_without_a_legal_pair_is_reached() -> None:
+    class AddOfTwo(RandomSpace):
+        def cost(self, group: int) -> int | None:
+            return {1: 5, 2: 5, 4: 5, 7: 6}.get(group)
+
+    space = AddOfTwo(3, [(0, 2), (1, 2)])
+    assert dict(enumerate_groups(space, derive_facts(space), 7).groups) == {1: 5, 2: 5, 4: 5, 7: 6}
+
+
+def test_budgets_are_truthful() -> None:
+    space = transformer(1)
+    facts = derive_facts(space)
+    nodes = (1 << space.n) - 1
+    whole = enumerate_groups(space, facts, nodes)
+    assert whole.complete
+    assert enumerate_groups(space, facts, nodes, max_sets=whole.grown).complete
+    assert not enumerate_groups(space, facts, nodes, max_sets=whole.grown - 1).complete
+    assert not enumerate_groups(space, facts, nodes, deadline=0.0).complete
