@@ -40,4 +40,6 @@ def evaluate(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
             memory.update(zip(node.outputs, node.attr("call").function(arrays), strict=True))
         else:
             memory[node.output] = OPS[node.op].evaluate(arrays, dict(node.attrs))
-    return {value.name: np.asarray(read(value.name)) for value in graph.outputs}
+    results = {value.name: read(value.name) for value in graph.outputs}
+    # a sequence stays a list
+    return {name: result if isinstance(result, list) else np.asarray(result) for name, result in results.items()}

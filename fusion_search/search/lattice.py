@@ -59,6 +59,8 @@ class Outcome:
         The states of optimal paths, for `best_path`; the last level holds the final state alone.
     states, transitions, pruned : int
         What was explored; pruned counts transitions over the ceiling.
+    over : bool
+        True when it is proved that every path costs more than the ceiling.
     """
 
     closed: bool
@@ -68,6 +70,7 @@ class Outcome:
     states: int = 0
     transitions: int = 0
     pruned: int = 0
+    over: bool = False
 
 
 def best_path(levels: Sequence[Level], final: Hashable, tiebreak: Callable[[int], int]) -> list[int]:
@@ -192,6 +195,6 @@ def cover(
                     known.origins.append((low, state, index))
     final = levels[size].get(0)
     if final is None:  # every path is over the ceiling: singletons leave no other way to end here
-        return Outcome(False, None, base if ceiling is None else ceiling, (), states, transitions, pruned)
+        return Outcome(False, None, base if ceiling is None else ceiling, (), states, transitions, pruned, True)
     value = base + final.value
     return Outcome(closed, value, value if closed else base, tuple(levels), states, transitions, pruned)

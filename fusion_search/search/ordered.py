@@ -116,7 +116,7 @@ def ordered_cover(
                     known.origins.append((at, state, index))
     final = levels[size].get((everything, ()))
     if final is None:  # every path is over the ceiling
-        return Outcome(False, None, base if ceiling is None else ceiling, (), states, transitions, pruned)
+        return Outcome(False, None, base if ceiling is None else ceiling, (), states, transitions, pruned, True)
     value = base + final.value
     bound = value if beam is None else base
     return Outcome(beam is None, value, bound, tuple(levels), states, transitions, pruned)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from fusion_search.search.enumerate import Enumeration
@@ -132,25 +132,73 @@ class _Packing:
         return packed
 
 
-def _solve_cover(groups: Sequence[tuple[int, int]], size: int, deadline: float, work: Work) -> tuple[Outcome, list[int]]:
+def _deepen(
+    solve: Callable[[list[int], int], Outcome], weights: Sequence[int], base: int, ceiling: int | None
+) -> tuple[Outcome, list[int], int]:
+    """Solve with few groups, then with more, until the optimum is proved or time is up.
+
+    A plan that costs at most base + room uses only groups of a reduced cost up to room, because reduced costs add up
+    and none is negative. So either the program over those groups finds the optimum, or every plan costs more.
+
+    Parameters
+    ----------
+    solve : callable
+        Solves over the groups at the given positions, under the given ceiling.
+    weights : sequence of int
+        Reduced costs.
+    base : int
+        Sum of the node prices.
+    ceiling : int or None
+        A value that is attained, if one is known.
+
+    Returns
+    -------
+    outcome, kept, bound
+        The last outcome, the positions it was solved over, and a lower bound on every plan.
+    """
+    room, bound = 0, base
+    while True:
+        if ceiling is not None:
+            room = min(room, ceiling - base)
+        kept = [i for i, weight in enumerate(weights) if weight <= room]
+        outcome = solve(kept, base + room)
+        if not outcome.over or base + room == ceiling:
+            return outcome, kept, max(bound, outcome.bound)
+        bound = base + room
+        room = 5 * room + max(base, 0) // 5000 + 1
+
+
+def _singles_and(groups: Sequence[tuple[int, int]], kept: Sequence[int]) -> list[int]:
+    """Add the positions of single nodes, with which no narrow search runs into a dead end."""
+    return sorted({*kept, *(i for i, (group, _) in enumerate(groups) if group & (group - 1) == 0)})
+
+
+def _solve_cover(
+    groups: Sequence[tuple[int, int]], size: int, deadline: float, work: Work
+) -> tuple[Outcome, list[int]]:
     """Solve the relaxed program; the outcome's indices point into the returned list of positions in `groups`."""
-    plain = work.add(cover(groups, size, budget=Budget(deadline, states=_PLAIN_STATES, steps=_PLAIN_STEPS)))
-    everything = list(range(len(groups)))
+    budget = Budget(deadline, states=_PLAIN_STATES, steps=_PLAIN_STEPS)
+    plain = work.add(cover(groups, size, budget=budget))
     if plain.closed:
-        return plain, everything
+        return plain, list(range(len(groups)))
     now = time.monotonic()
-    prices = linear_prices(groups, size, now + (deadline - now) / 3) if now < deadline else [0] * size
+    prices = linear_prices(groups, size, now + (deadline - now) / 3)
     base, weights = sum(prices), reduced(groups, prices)
     priced = [(group, weight) for (group, _), weight in zip(groups, weights, strict=True)]
+
+    def solve(kept: list[int], ceiling: int) -> Outcome:
+        chosen = [priced[i] for i in kept]
+        return work.add(cover(chosen, size, base=base, ceiling=ceiling, budget=Budget(deadline)))
+
+    outcome, kept, bound = _deepen(solve, weights, base, None)
+    if outcome.closed:
+        return outcome, kept
     # No deadline: one narrow pass is short, and there must be some cover.
-    guess = work.add(cover(priced, size, base=base, beam=_BEAM))
+    kept = _singles_and(groups, kept)
+    guess = work.add(cover([priced[i] for i in kept], size, base=base, beam=_BEAM))
     assert guess.value is not None, "singletons cover every part"
-    kept = [i for i, weight in enumerate(weights) if weight <= guess.value - base]
-    exact = work.add(cover([priced[i] for i in kept], size, base=base, ceiling=guess.value, budget=Budget(deadline)))
-    if exact.closed:
-        return exact, kept
-    bound = min(guess.value, max(base, exact.bound, plain.bound))
-    return replace(guess, bound=bound, closed=bound == guess.value), everything
+    bound = min(guess.value, max(bound, plain.bound))
+    return replace(guess, bound=bound, closed=bound == guess.value), kept
 
 
 def _pick(outcome: Outcome, final: Hashable, candidates: Sequence[int], tiebreak: Tiebreak) -> tuple[int, ...]:
@@ -226,33 +274,31 @@ def solve_jointly(
         needs.append(need & ~group)
     cost_of = dict(part.groups)
     ceiling = sum(cost_of[group] for group in attained)
-    kept = list(range(len(packed)))
-    budget = Budget(deadline, states=_PLAIN_STATES, steps=_PLAIN_STEPS)
-    outcome = work.add(ordered_cover(packed, needs, size, ceiling=ceiling, budget=budget))
-    now = time.monotonic()
     final = ((1 << size) - 1, ())
-    if not outcome.closed and now < deadline:
-        bound = max(bound, min(outcome.bound, ceiling))
+    kept = list(range(len(packed)))
+    # A tenth: states are dearer here, and the relaxed program has just told that the bounds are good.
+    budget = Budget(deadline, states=_PLAIN_STATES // 10, steps=_PLAIN_STEPS // 10)
+    outcome = work.add(ordered_cover(packed, needs, size, ceiling=ceiling, budget=budget))
+    if not outcome.closed:
+        bound = max(bound, outcome.bound)
+        now = time.monotonic()
         prices = linear_prices(packed, size, now + (deadline - now) / 3)
         base, weights = sum(prices), reduced(packed, prices)
         priced = [(group, weight) for (group, _), weight in zip(packed, weights, strict=True)]
-        guess = work.add(ordered_cover(priced, needs, size, base=base, beam=_BEAM))
-        if guess.value is not None and guess.value < ceiling:
-            ceiling, attained = guess.value, _pick(guess, final, [group for group, _ in part.groups], tiebreak)
-        kept = [i for i, weight in enumerate(weights) if weight <= ceiling - base]
-        outcome = work.add(
-            ordered_cover(
-                [priced[i] for i in kept],
-                [needs[i] for i in kept],
-                size,
-                base=base,
-                ceiling=ceiling,
-                budget=Budget(deadline),
-            )
-        )
-        bound = max(bound, min(base, ceiling))
-    if not outcome.closed:
-        bound = max(bound, min(outcome.bound, ceiling))
-        return Solved(part, attained, bound, bound == ceiling, True)
+
+        def solve(kept: list[int], ceiling: int) -> Outcome:
+            chosen, chosen_needs = [priced[i] for i in kept], [needs[i] for i in kept]
+            budget = Budget(deadline)
+            return work.add(ordered_cover(chosen, chosen_needs, size, base=base, ceiling=ceiling, budget=budget))
+
+        outcome, kept, proved = _deepen(solve, weights, base, ceiling)
+        if not outcome.closed:
+            kept = _singles_and(packed, kept)
+            chosen, chosen_needs = [priced[i] for i in kept], [needs[i] for i in kept]
+            guess = work.add(ordered_cover(chosen, chosen_needs, size, base=base, beam=_BEAM))
+            if guess.value is not None and guess.value < ceiling:
+                ceiling, attained = guess.value, _pick(guess, final, [part.groups[i][0] for i in kept], tiebreak)
+            bound = min(ceiling, max(bound, proved))
+            return Solved(part, attained, bound, bound == ceiling, True)
     groups = _pick(outcome, final, [part.groups[i][0] for i in kept], tiebreak)
     return Solved(part, groups, outcome.bound, True, True)

@@ -134,18 +134,19 @@ def choose_blocks(shape: WindowShape, images: int, threads: int) -> tuple[int, i
     best = (float("inf"), oc, rows)
     for row_block in range(1, rows + 1):
         pixels = row_block * width
-        if row_block > 1 and pixels * 4 * min(oc, 64) > _TILE_BYTES:
+        if row_block > 1 and pixels * 4 * oc > 2 * _TILE_BYTES:
             break
-        padded = -(-pixels // 64) * 64
+        padded = -(-pixels // 16) * 16
         row_tasks = -(-rows // row_block)
         oc_block = oc
         while outer * row_tasks * -(-oc // oc_block) < wanted and oc_block > 48:
             oc_block = -(-oc_block // 2 // 6) * 6
         tasks = outer * row_tasks * -(-oc // oc_block)
+        # Lanes computed for nothing, the im2col of each block of channels, rows
+        # read by two tasks, and threads waiting for the last task.
         waste = padded / pixels * (row_tasks * row_block / rows)
-        copies = 1 + 6 / oc_block * 64 / 24 + 0.1 * (halo - 1) / row_block
-        spread = -(-tasks // threads) * threads / tasks
-        idle = spread if tasks >= wanted else spread * 1.1
+        copies = 1 + 5 / oc_block + 0.1 * (halo - 1) / row_block
+        idle = -(-tasks // threads) * threads / tasks
         best = min(best, (waste * copies * idle, oc_block, row_block))
     return best[1], best[2]
 

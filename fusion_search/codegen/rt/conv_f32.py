@@ -81,6 +81,10 @@ def _dense(desc, x, w, dst, channels, h0, h1, dst_ch, dst_row, scratch):
     if step * taps > PANEL_DEPTH:
         step = max(1, PANEL_DEPTH // taps)
     halo = (kh - 1) * dh + 1
+    # Windows of one row skip the rows between: the strip keeps only theirs.
+    gap = 1
+    if kh == 1:
+        gap, sh = sh, 1
     fit = STRIP_BYTES // (step * line)
     most = max(1, (fit - halo) // sh + 1)
     segs = p_i8(scratch, 0)
@@ -100,8 +104,9 @@ def _dense(desc, x, w, dst, channels, h0, h1, dst_ch, dst_row, scratch):
                     desc[17],
                     h,
                     width_in,
-                    y0 * sh - desc[12],
+                    y0 * sh * gap - desc[12],
                     in_rows,
+                    gap,
                     desc[13],
                     sw,
                     phases,
@@ -155,9 +160,8 @@ def _strip_of_channel(desc, x, h0, rows, value, scratch):
     strip = (scratch + taps * 8 + 63) & ~63
     in_rows = (rows - 1) * desc[8] + (desc[6] - 1) * desc[10] + 1
     top = h0 * desc[8] - desc[12]
-    fill_strip(
-        strip, x, desc[17], desc[1], desc[2], top, in_rows, desc[13], desc[9], phases, width, value
-    )
+    h, w, left, sw = desc[1], desc[2], desc[13], desc[9]
+    fill_strip(strip, x, desc[17], h, w, top, in_rows, 1, left, sw, phases, width, value)
     return strip, phases * width * 4
 
 

@@ -7,6 +7,7 @@ a task).  Because addresses are data, one compiled driver runs every plan.
 """
 
 import importlib.util
+import os
 
 import numba
 import numpy as np
@@ -27,6 +28,11 @@ def _choose_layer() -> None:
 
 
 _choose_layer()
+# By default an idle OpenMP thread spins for milliseconds.  On a busy machine
+# that takes the processor from the very thread it waits for: a 0.5 ms kernel
+# then takes 8 ms.  Read when the OpenMP library is loaded, so set here; spinning
+# some 50 us still bridges the gap between two steps.
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 #: The signature of every kernel.
 KERNEL_SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64)

@@ -58,7 +58,7 @@ class VectorCode:
         limit = b.shuffle_vector(limit, undef, zeros)
         return b.icmp_signed("<", ir.Constant(index, list(range(self.width))), limit)
 
-    def load(self, b, addr, mask=None):
+    def load(self, b, addr, mask=None, other=None):
         ptr = b.inttoptr(addr, self.vec.as_pointer())
         if mask is None:
             return b.load(ptr, align=self.size)
@@ -66,7 +66,7 @@ class VectorCode:
         fn_type = ir.FunctionType(self.vec, [self.vec.as_pointer(), I32, mask_type, self.vec])
         name = f"llvm.masked.load.{self.suffix}.p0"
         fn = cgutils.get_or_insert_function(b.module, fn_type, name)
-        return b.call(fn, [ptr, ir.Constant(I32, self.size), mask, self.const(0.0)])
+        return b.call(fn, [ptr, ir.Constant(I32, self.size), mask, other or self.const(0.0)])
 
     def store(self, b, value, addr, mask=None):
         ptr = b.inttoptr(addr, self.vec.as_pointer())

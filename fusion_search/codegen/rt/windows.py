@@ -6,13 +6,14 @@ contiguous columns whatever the stride, dilation and padding, so convolution
 and pooling need no case distinction and no bounds test in their inner loops.
 """
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from fusion_search.codegen.rt.intrinsics import F32, I64, JIT
-from fusion_search.codegen.rt.memory import mem_copy, p_f4
+from fusion_search.codegen.rt.intrinsics import F32, I32, I64, JIT, f32_bits
+from fusion_search.codegen.rt.memory import p_f4
 from fusion_search.codegen.rt.ukernels import VectorCode
 
 #: Elements a vector load may read past the last column of a strip row.
@@ -130,21 +131,89 @@ def strip_phases(kw, sw, dw):
     return min(sw, (kw - 1) * dw + 1)
 
 
+def _make_fill_row(step):
+    """Build ``fill_row(dst, src, first, count, width, value_bits)``.
+
+    Row of `width` elements: padding, then `count` elements of `src`, `step`
+    apart, from element `first` on, then padding.  Writes whole vectors, up to
+    15 elements past the row; reads only what it copies.
+    """
+    code = VectorCode(F32)
+
+    def body(b, dst, src, first, count, width, bits):
+        value = code.splat(b, b.bitcast(b.trunc(bits, I32), F32))
+        with cgutils.for_range(b, b.sdiv(b.add(first, _i64(15)), _i64(16))) as loop:
+            code.store(b, value, b.add(dst, b.mul(loop.index, _i64(64))))
+        to = b.add(dst, b.mul(first, _i64(4)))
+        blocks = b.sdiv(count, _i64(16))
+
+        def gather(of, left):
+            # `left` elements of the source remain; None if a full block does.
+            parts = []
+            for part in range(step):
+                mask = None
+                if left is not None:
+                    mask = code.first_lanes(b, b.sub(left, _i64(16 * part)))
+                parts.append(code.load(b, b.add(of, _i64(64 * part)), mask, value))
+            if step == 1:
+                return parts[0]
+            even = ir.Constant(ir.VectorType(I32, 16), [2 * i for i in range(16)])
+            return b.shuffle_vector(parts[0], parts[1], even)
+
+        # The last element of a full block has no partner to read, so with a
+        # step of 2 even full blocks are read under a mask.
+        def whole(index):
+            return None if step == 1 else b.sub(b.mul(b.sub(count, index), _i64(2)), _i64(1))
+
+        with cgutils.for_range(b, blocks) as loop:
+            at = b.mul(loop.index, _i64(64))
+            left = whole(b.mul(loop.index, _i64(16)))
+            x = gather(b.add(src, b.mul(at, _i64(step))), left)
+            code.store(b, x, b.add(to, at))
+        done = b.mul(blocks, _i64(16))
+        rest = b.sub(count, done)
+        with b.if_then(b.icmp_signed(">", rest, _i64(0))):
+            left = b.sub(b.mul(rest, _i64(step)), _i64(step - 1))
+            at = b.mul(done, _i64(4))
+            x = gather(b.add(src, b.mul(at, _i64(step))), left)
+            code.store(b, x, b.add(to, at))
+        filled = b.mul(b.sdiv(b.add(count, _i64(15)), _i64(16)), _i64(16))
+        end = b.add(first, filled)
+        more = b.sdiv(b.add(b.sub(width, end), _i64(15)), _i64(16))
+        with cgutils.for_range(b, more) as loop:
+            at = b.add(b.mul(end, _i64(4)), b.mul(loop.index, _i64(64)))
+            code.store(b, value, b.add(dst, at))
+
+    def fill_row(typingctx, dst, src, first, count, width, bits):
+        def codegen(context, builder, signature, args):
+            fn = code.outlined(builder.module, f"fs_fill_row_{step}", 6, body)
+            builder.call(fn, args)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 6), codegen
+
+    return intrinsic(fill_row)
+
+
+_fill_row1 = _make_fill_row(1)
+_fill_row2 = _make_fill_row(2)
+
+
 @njit(**JIT)
-def fill_strip(strip, x, x_row, h, w, top, rows, left, sw, phases, width, value):
-    """Copy padded rows `top`... of one channel into a strip.
+def fill_strip(strip, x, x_row, h, w, top, rows, row_step, left, sw, phases, width, value):
+    """Copy padded rows `top`, ``top + row_step``... of one channel into a strip.
 
     Parameters
     ----------
     strip : int64
         Address; row `r`, phase `p` starts ``(r * phases + p) * width`` elements
-        further.
+        further.  Up to 15 elements past the end are overwritten.
     x, x_row : int64
         Address of the channel and its row stride in elements.
     h, w : int64
         Rows and columns of the channel.
-    top, rows : int64
-        First input row, maybe negative, and the number of rows.
+    top, rows, row_step : int64
+        First input row, maybe negative, the number of rows, their distance.
     left : int64
         Padding columns on the left.
     sw, phases, width : int64
@@ -152,42 +221,44 @@ def fill_strip(strip, x, x_row, h, w, top, rows, left, sw, phases, width, value)
     value : float32
         The padding.
     """
+    bits = np.int64(f32_bits(value))
+    to = strip
+    # In address order, because each row overwrites the start of the next.
     for r in range(rows):
-        y = top + r
+        y = top + r * row_step
         for p in range(phases):
-            d = p_f4(strip, (r * phases + p) * width)
-            if y < 0 or y >= h:
-                for q in range(width):
-                    d[q] = value
-                continue
             # Padded column q * sw + p is input column q * sw + p - left.
-            first = max(0, (left - p + sw - 1) // sw)
-            end = min(width, max(first, (w + left - p + sw - 1) // sw))
+            first, end = left, w + left
+            if sw > 1:
+                first = max(left - p + sw - 1, 0) // sw
+                end = max(w + left - p + sw - 1, 0) // sw
             first = min(first, width)
-            for q in range(first):
-                d[q] = value
-            at = y * x_row + first * sw + p - left
-            if sw == 1:
-                if end > first:
-                    to = strip + ((r * phases + p) * width + first) * 4
-                    mem_copy(to, x + at * 4, (end - first) * 4)
+            count = min(end, width) - first
+            of = x + (y * x_row + first * sw + p - left) * 4
+            if y < 0 or y >= h or count <= 0:
+                _fill_row1(to, x, width, 0, width, bits)
+            elif sw == 1:
+                _fill_row1(to, of, first, count, width, bits)
             elif sw == 2:
-                s = p_f4(x, at)
-                for q in range(end - first):
-                    d[first + q] = s[q * 2]
+                _fill_row2(to, of, first, count, width, bits)
             else:
-                s = p_f4(x, at)
-                for q in range(end - first):
-                    d[first + q] = s[q * sw]
-            for q in range(end, width):
-                d[q] = value
+                _fill_row1(to, x, width, 0, width, bits)
+                d = p_f4(to, first)
+                s = p_f4(of, 0)
+                for q in range(count):
+                    d[q] = s[q * sw]
+            to += width * 4
 
 
 @njit(**JIT)
 def fill_offsets(table, kh, kw, sw, dh, dw, phases, width):
     """Write the byte offset in a strip of each tap (int64 pointer `table`)."""
     for ky in range(kh):
+        row = ky * dh * phases
+        phase, column = 0, 0
         for kx in range(kw):
-            c = kx * dw
-            row = ky * dh * phases + c % sw
-            table[ky * kw + kx] = (row * width + c // sw) * 4
+            table[ky * kw + kx] = ((row + phase) * width + column) * 4
+            phase += dw
+            while phase >= sw:
+                phase -= sw
+                column += 1

@@ -110,11 +110,11 @@ class Interpreter:
 
     def _node(self, node: onnx.NodeProto, env: Env, where: str, imports: Mapping[str, int], *, top: bool) -> None:
         """Lower one node and bind its outputs."""
-        since = self.builder.mark()
         place = f"node {where!r} ({node.op_type})"
         try:
             inputs = tuple(self._resolve(name, env) for name in node.input)
             captured = {name: self._resolve(name, env) for name in captures(node)}
+            since = self.builder.mark()  # operands keep their names, also those that were first read here
             results = self._results(node, inputs, captured, env, where, imports, top=top)
         except NotLowered:
             raise
@@ -220,7 +220,7 @@ class Interpreter:
             raise NotLowered from None
         finally:
             self._depth -= 1
-        return [inner[name] for name in function.output]
+        return [inner.get(name, "") for name in function.output]
 
     def _proto_type(self, item: Item) -> onnx.TypeProto:
         if not isinstance(item, str):

@@ -89,7 +89,10 @@ def _binary(name: str, function: Callable[..., Array], body: Body, cls: FlopClas
 
 
 def _compare(name: str, function: Callable[..., Array], text: str) -> OpSpec:
-    return OpSpec(name, "map", _infer_bool, domain, _wide(function), _text(text), exact=True)
+    def evaluate(arrays: Sequence[Array], attrs: dict[str, Any]) -> Array:
+        return np.asarray(function(*arrays), BOOL)
+
+    return OpSpec(name, "map", _infer_bool, domain, evaluate, _text(text), exact=True)
 
 
 def _int_div(a: Array, b: Array) -> Array:

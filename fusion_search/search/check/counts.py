@@ -114,20 +114,22 @@ class Counts:
     # ------------------------------------------------------------------ stages
 
     def _buffers(self) -> set[str]:
-        """Members whose value one loop nest leaves for a later one."""
-        stage: dict[str, int] = {}
-        edges = []
-        for step in self.steps:
-            stage[step.name] = 0
-            for operand in step.operands:
-                maker = self.makers.get(operand.base)
-                if maker is not None:
-                    stage[step.name] = max(stage[step.name], stage[maker.name] + (not self._one_nest(maker, step, operand)))
-                    edges.append((maker.name, step.name))
-        return {maker for maker, reader in edges if stage[reader] > stage[maker]}
+        """Members whose value one loop nest leaves for a later one.
+
+        A reader joins its operand's nest where it reads at its own point; reads that together would put a loop of some
+        member at two places of one nest, as in ``y + y.T``, leave it.
+        """
+        edges = [(step, operand, self.makers[operand.base]) for step in self.steps for operand in step.operands if operand.base in self.makers]
+        joining = {(step.name, operand) for step, operand, maker in edges if self._one_nest(maker, step, operand)}
+        tangled = self.digits.tangled(joining)
+        stage = {step.name: 0 for step in self.steps}
+        for step, operand, maker in edges:
+            alone = (step.name, operand) not in joining or not tangled.isdisjoint(self.digits.member(maker.name))
+            stage[step.name] = max(stage[step.name], stage[maker.name] + alone)
+        return {maker.name for step, _, maker in edges if stage[step.name] > stage[maker.name]}
 
     def _one_nest(self, maker: Step, reader: Step, operand: Operand) -> bool:
-        """Whether a value is computed where it is read: same nest, same point, a scalar expression."""
+        """Whether a value can be computed where it is read: same loops, same point, a scalar expression."""
         if maker.spec.kind not in ("map", "layout", "gather") or maker.spec.body is None or reader.spec.kind in ("contract", "window"):
             return False
         name, mine = self.digits.name, self.digits.member(reader.name)
@@ -136,9 +138,9 @@ class Counts:
         for digit in self.digits.member(maker.name):
             place = stride[digit.loop] * digit.step
             equal = [d for d in mine if name[d] == name[digit] and same_digit(form, reader.extents, place, d)]
-            if not equal or digit in self.digits.tangled:
+            reached.update(equal[:1])
+            if not equal:
                 return False
-            reached.add(equal[0])
         outer = [d for tile in self.tiles for loop in tile.loops if (d := carried(loop, reader.name)) is not None]
         return all(digit in reached or any(inside(digit, d) for d in outer) for digit in mine)
 

@@ -12,13 +12,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import networkx as nx
 
 from fusion_search.ir.graph import Shape
 
 from .facts import Operand, Step
+
+
+#: Dimensions of a value and the reader's loops that run over the same elements, each as (owner, loop), outermost first.
+Pair: TypeAlias = tuple[list[tuple[str, int]], list[tuple[str, int]]]
 
 
 class Digit(NamedTuple):
@@ -135,21 +139,19 @@ class Digits:
         Digits with equal numbers are one loop of the group.
     twice : set of int
         Loops that some member would have to carry twice.
-    tangled : set of Digit
-        Digits that inner edges alone make some member carry twice.
     """
 
     def __init__(self, steps: Sequence[Step], line_bytes: int) -> None:
         self.steps = {step.name: step for step in steps}
         makers = {value: step.name for step in steps for value in step.node.outputs}
         self.extents: dict[tuple[str, int], int] = {(s.name, loop): n for s in steps for loop, n in enumerate(s.extents) if n != 1}
-        inner: list[tuple[list[tuple[str, int]], list[tuple[str, int]]]] = []
-        outer: list[tuple[list[tuple[str, int]], list[tuple[str, int]]]] = []
+        self.inner: dict[tuple[str, Operand], list[Pair]] = {}
+        outer: list[Pair] = []
         shared: dict[str, list[tuple[Step, Operand]]] = {}
         for step in steps:
             for operand in step.operands:
                 if operand.base in makers:
-                    inner += self._pairs(makers[operand.base], step, operand)
+                    self.inner[step.name, operand] = self._pairs(makers[operand.base], step, operand)
                 elif not operand.parameter and operand.nbytes > line_bytes:
                     shared.setdefault(operand.base, []).append((step, operand))
         for base, reads in shared.items():
@@ -159,21 +161,16 @@ class Digits:
                 self.extents.update({(owner, d): n for d, n in enumerate(reads[0][1].base_shape) if n != 1})
                 for step, operand in reads:
                     outer += self._pairs(owner, step, operand)
-        cuts = self._cuts(inner + outer)
+        pairs = [*(pair for found in self.inner.values() for pair in found), *outer]
+        cuts = self._cuts(pairs)
         if cuts is None:  # no common refinement: reshapes that cut a loop match nowhere
-            inner, outer = ([pair for pair in pairs if len(pair[0]) == len(pair[1]) == 1] for pairs in (inner, outer))
-            cuts = {}
+            self.inner = {edge: [pair for pair in found if _plain(pair)] for edge, found in self.inner.items()}
+            pairs, cuts = [pair for pair in pairs if _plain(pair)], {}
         self.of: dict[tuple[str, int], list[Digit]] = {}
         for (owner, loop), n in self.extents.items():
             points = [1, *sorted(cuts.get((owner, loop), ())), n]
             self.of[owner, loop] = [Digit(owner, loop, a, b // a) for a, b in reversed(list(pairwise(points)))]
-        joined: nx.Graph[Digit] = nx.Graph()
-        joined.add_nodes_from(digit for digits in self.of.values() for digit in digits)
-        self._join(joined, inner)
-        names, twice = self._name(joined)
-        self.tangled = {digit for digit, name in names.items() if name in twice}
-        self._join(joined, outer)
-        self.name, self.twice = self._name(joined)
+        self.name, self.twice = self._unify(pairs)
 
     def member(self, name: str) -> list[Digit]:
         """Return all digits of a member, loop by loop."""
@@ -183,7 +180,7 @@ class Digits:
         """Whether a member's digit belongs to a parallel loop."""
         return digit.loop < self.steps[digit.owner].domain.rank
 
-    def _pairs(self, owner: str, step: Step, operand: Operand) -> list[tuple[list[tuple[str, int]], list[tuple[str, int]]]]:
+    def _pairs(self, owner: str, step: Step, operand: Operand) -> list[Pair]:
         """Match the owner's dimensions with the reader's loops, where the reader uses these as they are."""
         found = []
         for base_dims, view_dims in match(operand.base_shape, operand.shape):
@@ -194,10 +191,10 @@ class Digits:
                 found.append(([(owner, d) for d in base_dims], [(step.name, loop) for loop in loops if loop is not None]))
         return found
 
-    def _cuts(self, pairs: list[tuple[list[tuple[str, int]], list[tuple[str, int]]]]) -> dict[tuple[str, int], set[int]] | None:
+    def _cuts(self, pairs: list[Pair]) -> dict[tuple[str, int], set[int]] | None:
         """Return the points at which each loop is cut, or None when they do not divide each other."""
         cuts: dict[tuple[str, int], set[int]] = {}
-        if all(len(left) == len(right) == 1 for left, right in pairs):
+        if all(map(_plain, pairs)):
             return cuts
         grown = True
         while grown:
@@ -223,18 +220,29 @@ class Digits:
                         run *= n
         return cuts if all(_chain({*found, self.extents[key]}) for key, found in cuts.items()) else None
 
-    def _join(self, joined: nx.Graph[Digit], pairs: list[tuple[list[tuple[str, int]], list[tuple[str, int]]]]) -> None:
+    def tangled(self, edges: Iterable[tuple[str, Operand]]) -> set[Digit]:
+        """Return the digits that some member would have to carry twice if these reads alone were in one loop nest."""
+        names, twice = self._unify([pair for edge in edges for pair in self.inner[edge]])
+        return {digit for digit, name in names.items() if name in twice}
+
+    def _unify(self, pairs: list[Pair]) -> tuple[dict[Digit, int], set[int]]:
+        """Number the classes of digits that pairs of loops join, and find those that a member has twice."""
+        joined: nx.Graph[Digit] = nx.Graph()
+        joined.add_nodes_from(digit for digits in self.of.values() for digit in digits)
         for left, right in pairs:
             a, b = ([digit for key in side for digit in self.of[key]] for side in (left, right))
             joined.add_edges_from(zip(a, b, strict=True))
-
-    def _name(self, joined: nx.Graph[Digit]) -> tuple[dict[Digit, int], set[int]]:
         names = {digit: k for k, part in enumerate(nx.connected_components(joined)) for digit in part}
         twice = set()
         for member in self.steps:
             mine = [names[digit] for digit in self.member(member)]
             twice |= {name for name in mine if mine.count(name) > 1}
         return names, twice
+
+
+def _plain(pair: Pair) -> bool:
+    """Whether one whole loop stands against one."""
+    return len(pair[0]) == len(pair[1]) == 1
 
 
 def _pick(shape: Shape, dims: Iterable[int]) -> Shape:

@@ -143,10 +143,9 @@ Rule = Callable[[Lowering, Call], Sequence[Item]]
 
 def axis_of(axis: int, rank: int, *, end: bool = False) -> int:
     """Return an axis counted from the front; `end` allows one past the last."""
-    last = rank if end else rank - 1
-    if not -rank - int(end) <= axis <= last:
+    if not -rank <= axis <= (rank if end else rank - 1):
         raise ValueError(f"axis {axis} is outside of {rank} dimensions")
-    return axis + rank + int(end) if axis < 0 else axis
+    return axis + rank if axis < 0 else axis
 
 
 def axes_of(axes: Sequence[int], rank: int) -> tuple[int, ...]:

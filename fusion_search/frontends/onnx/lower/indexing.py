@@ -139,7 +139,7 @@ def one_hot(ctx: Lowering, call: Call) -> list[Item]:
     """Comparison of the indices with 0 .. depth - 1, then a choice."""
     index, depth, values = call.tensor(0), int(ctx.known(call.tensor(1)).reshape(-1)[0]), call.tensor(2)
     extents, dtype = ctx.shape(index), ctx.dtype(index)
-    axis = axis_of(call.attrs.get("axis", -1), len(extents), end=True)
+    axis = axis_of(call.attrs.get("axis", -1), len(extents) + 1)
     if dtype.kind not in "iu" or depth < 1 or depth > _LARGEST:
         raise NotLowered
     spread = ctx.view(index, (*extents[:axis], 1, *extents[axis:]))

@@ -232,7 +232,8 @@ def depth_to_space(ctx: Lowering, call: Call) -> list[Item]:
         if h % block or w % block:
             raise ValueError(f"blocksize {block} does not divide {list(shape)}")
         apart = ctx.view(x, (n, c, h // block, block, w // block, block))
-        return [ctx.view(ctx.op("Transpose", apart, perm=(0, 3, 5, 1, 2, 4)), (n, c * block * block, h // block, w // block))]
+        perm = (0, 3, 5, 1, 2, 4) if call.attrs.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+        return [ctx.view(ctx.op("Transpose", apart, perm=perm), (n, c * block * block, h // block, w // block))]
     if c % (block * block):
         raise ValueError(f"blocksize {block} does not divide the channels of {list(shape)}")
     deep = c // (block * block)

@@ -1,0 +1,77 @@
+"""fusion_search: a cost-model-driven search engine for operator fusion.
+
+>>> import fusion_search as fs
+>>> graph = fs.load("model.onnx", dims={"batch": 1})            # doctest: +SKIP
+>>> plan = fs.search(graph, fs.load_profile("local"))           # doctest: +SKIP
+>>> plan.status                                                 # doctest: +SKIP
+'optimal'
+
+Names are imported when they are first used, so that ``import fusion_search`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fusion_search.api import (
+        Graph,
+        Plan,
+        Profile,
+        check,
+        compile,  # noqa: A004
+        list_profiles,
+        load,
+        load_profile,
+        measure,
+        methods,
+        price,
+        search,
+        verify,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Graph",
+    "Plan",
+    "Profile",
+    "check",
+    "compile",
+    "list_profiles",
+    "load",
+    "load_profile",
+    "measure",
+    "methods",
+    "price",
+    "search",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'fusion_search' has no attribute {name!r}")
+    return getattr(importlib.import_module("fusion_search.api"), name)
+
+
+class _Package(types.ModuleType):
+    """The package as a module whose ``search`` is the function, although a subpackage has that name too.
+
+    Importing a subpackage sets an attribute of its parent; here that is ignored, and the subpackage stays reachable
+    by its full name.
+    """
+
+    @property
+    def search(self) -> Any:
+        return __getattr__("search")
+
+    @search.setter
+    def search(self, module: object) -> None:
+        pass
+
+
+sys.modules[__name__].__class__ = _Package

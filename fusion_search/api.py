@@ -1,0 +1,239 @@
+"""The whole line on one page: load, plan, check, compile, verify, measure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+import costmodels
+import hardware_profiles
+from fusion_search.codegen.capability import can_emit
+from fusion_search.errors import PlanError, ProfileError, UsageError
+from fusion_search.frontends.onnx import load_onnx
+from fusion_search.fusion.program import Program
+from fusion_search.fusion.reasons import Reason
+from fusion_search.fusion.space import GroupSpace
+from fusion_search.ir.graph import Graph
+from fusion_search.passes import run_passes
+from fusion_search.runtime.compiled import CompiledPlan
+from fusion_search.runtime.measure import Measurement, Verification
+from fusion_search.runtime.measure import measure as _measure
+from fusion_search.runtime.measure import verify as _verify
+from fusion_search.search.assemble import assemble, ordered_or_reasons
+from fusion_search.search.check import Violation
+from fusion_search.search.check import check as _check
+from fusion_search.search.methods import METHODS
+from fusion_search.search.plan import Plan
+from hardware_profiles import Profile
+
+
+def load(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None) -> Graph:
+    """Read an ONNX model and simplify it.
+
+    Parameters
+    ----------
+    path : path
+        The model file; external weights are read from its own folder only.
+    dims : mapping of str to int, optional
+        An extent for every symbolic dimension of the inputs.
+
+    Returns
+    -------
+    Graph
+        Core operators in topological order; `graph.log` says what the passes changed.
+
+    Raises
+    ------
+    ModelError
+        When the file is missing, damaged, or no valid model.
+    UsageError
+        When a dimension is unbound or unknown.
+    """
+    return run_passes(load_onnx(path, dims))
+
+
+def load_profile(name_or_path: str | os.PathLike[str]) -> Profile:
+    """Load a hardware profile by name, or from a TOML file.
+
+    Raises
+    ------
+    ProfileError
+        When there is no such profile, or a number is missing, negative or unknown.
+    """
+    try:
+        return hardware_profiles.load(name_or_path)
+    except hardware_profiles.ProfileError as error:
+        raise ProfileError(error.what, where=error.where, hint=error.hint) from None
+
+
+def list_profiles() -> list[str]:
+    """Return the names of the profiles that come with the package."""
+    return hardware_profiles.names()
+
+
+def methods() -> list[str]:
+    """Return the names of the planning methods; ``"exact"`` comes first."""
+    return list(METHODS)
+
+
+def search(
+    graph: Graph,
+    profile: Profile,
+    *,
+    method: str = "exact",
+    cost_model: str = "weighted",
+    weights: Mapping[str, float] | None = None,
+    constraints: Sequence[object] = (),
+    time_limit_s: float = 60.0,
+) -> Plan:
+    """Find a fusion plan.
+
+    Parameters
+    ----------
+    graph : Graph
+    profile : Profile
+        The machine that J is counted for.
+    method : str
+        One of :func:`methods`.
+    cost_model : str
+        ``"weighted"`` (J is the weighted sum of traffic, launch, spill and recompute, in seconds) or ``"roofline"``.
+    weights : mapping of str to float, optional
+        Weight of each term; 1 where none is given.
+    constraints : sequence
+        None is known yet; anything but an empty sequence is refused.
+    time_limit_s : float
+        Budget of the exact search; when it is spent the best plan found is returned as ``"feasible"`` with a true
+        lower bound.
+
+    Returns
+    -------
+    Plan
+        ``plan.status == "optimal"`` means that the search closed: no plan of `plan.space` costs less.
+
+    Raises
+    ------
+    UsageError
+        For an unknown method, cost model, term or constraint.
+
+    Notes
+    -----
+    Exact because J is additive over groups: a dynamic program over covered sets, solved part by part, and again in
+    execution order where parts wait for each other. Worst case exponential in the width of the graph.
+    """
+    if method not in METHODS:
+        raise UsageError(f"unknown method {method!r}", hint=f"known methods: {', '.join(METHODS)}")
+    if constraints:
+        raise UsageError(f"unknown constraint {constraints[0]!r}", hint="this version knows no constraints")
+    if not time_limit_s > 0:
+        raise UsageError(f"time_limit_s: expected a number > 0, got {time_limit_s}")
+    return METHODS[method](_space(graph, profile, cost_model, weights), time_limit_s)
+
+
+def price(
+    graph: Graph,
+    groups: Sequence[Sequence[str]],
+    profile: Profile,
+    *,
+    cost_model: str = "weighted",
+    weights: Mapping[str, float] | None = None,
+) -> Plan | list[Reason]:
+    """Price a plan given as lists of core node names.
+
+    Returns
+    -------
+    Plan or list of Reason
+        The plan, its groups in an order in which they can run; or every reason why it is illegal.
+    """
+    space = _space(graph, profile, cost_model, weights)
+    found = ordered_or_reasons(space, groups)
+    masks = [entry for entry in found if isinstance(entry, int)]
+    if len(masks) != len(found) or (space.n and not found):
+        return [entry for entry in found if isinstance(entry, Reason)]
+    return assemble(space, masks, method="price")
+
+
+def check(graph: Graph, plan: Plan) -> list[Violation]:
+    """Check a plan with code that the search does not share; an empty list means that it is sound."""
+    return _check(graph, plan)
+
+
+def compile(plan: Plan) -> CompiledPlan:  # noqa: A001 - the word that users of compilers expect
+    """Compile a plan for this machine; compiling the same plan again gives the same object.
+
+    Returns
+    -------
+    CompiledPlan
+        ``run({"x": array}) -> {"y": array}`` for any shape that the model allows.
+    """
+    known = _compiled.get(id(plan))
+    if known is None or known.plan is not plan:
+        known = CompiledPlan(plan)
+        _compiled[id(plan)] = known
+    return known
+
+
+def verify(plan: Plan, feeds: Mapping[str, np.ndarray[Any, Any]] | None = None) -> Verification:
+    """Run a plan and compare it with an independent reference.
+
+    Parameters
+    ----------
+    plan : Plan
+    feeds : mapping of str to numpy.ndarray, optional
+        Seeded random inputs by default.
+
+    Returns
+    -------
+    Verification
+        `.ok`, `.max_abs`, `.max_rel`.
+    """
+    return _verify(compile(plan), feeds)
+
+
+def measure(plan: Plan, feeds: Mapping[str, np.ndarray[Any, Any]] | None = None) -> Measurement:
+    """Time a plan on this machine: `.median_s`, `.groups`, `.peak_bytes`."""
+    return _measure(compile(plan), feeds)
+
+
+_compiled: WeakValueDictionary[int, CompiledPlan] = WeakValueDictionary()
+
+
+class _Programs:
+    """Each graph's program, kept as long as the graph."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Graph, Program]] = {}
+
+    def of(self, graph: Graph) -> Program:
+        known = self._known.get(id(graph))
+        if known is None or known[0] is not graph:
+            if len(self._known) >= 4:
+                self._known.pop(next(iter(self._known)))
+            known = self._known[id(graph)] = (graph, Program(graph))
+        return known[1]
+
+
+_programs = _Programs()
+
+
+@lru_cache(maxsize=8)
+def _space_of(program: Program, profile: Profile, model: costmodels.CostModel) -> GroupSpace:
+    return GroupSpace(program, profile, model, can_emit if profile.runs_here else None)
+
+
+def _space(graph: Graph, profile: Profile, cost_model: str, weights: Mapping[str, float] | None) -> GroupSpace:
+    try:
+        model = costmodels.model(cost_model, weights)
+    except costmodels.CostModelError as error:
+        raise UsageError(error.what, where=error.where, hint=error.hint) from None
+    return _space_of(_programs.of(graph), profile, model)
+
+
+__all__ = [
+    "Graph", "Plan", "PlanError", "Profile", "check", "compile", "list_profiles", "load", "load_profile", "measure", "methods", "price",
+    "search", "verify",
+]  # fmt: skip

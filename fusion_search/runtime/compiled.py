@@ -1,0 +1,133 @@
+"""A compiled plan that serves any shape the model allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fusion_search.errors import FeedError
+from fusion_search.ir.graph import Graph
+from fusion_search.ir.opaque import RUNTIME
+from fusion_search.passes import run_passes
+from fusion_search.runtime.program import Array, BoundPlan
+from fusion_search.search.plan import Plan
+
+
+class CompiledPlan:
+    """Runs a plan: ``run({"x": array}) -> {"y": array}``.
+
+    The groups are kept for other extents of the symbolic dimensions: the model is bound again, and kernels, which
+    take extents at run time, are compiled only where their structure changes.
+
+    Parameters
+    ----------
+    plan : Plan
+
+    Attributes
+    ----------
+    plan : Plan
+    compilations : int
+        Kernels compiled so far; those found in the disk cache do not count.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._groups = [group.nodes for group in plan.groups]
+        self._overrides: dict[str, Array] = {}
+        self._bound: dict[tuple[tuple[str, int], ...], BoundPlan] = {}
+        self.planned = BoundPlan(plan.graph, self._groups)
+        self.compilations = self.planned.compilations
+        source = plan.graph.source
+        self._dims = dict(source.dims) if source else {}
+        self._bound[tuple(sorted(self._dims.items()))] = self.planned
+
+    @property
+    def peak_bytes(self) -> int:
+        """Planned buffers, results and scratch for the planned shapes."""
+        return self.planned.peak_bytes
+
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Run the plan.
+
+        Parameters
+        ----------
+        feeds : mapping of str to array_like
+            One array for each input, of the input's dtype; its shape may differ from the planned one wherever the
+            model's is symbolic. Inputs are never written. Initialisers that the model lists as inputs may be fed too.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            New arrays, which later runs do not touch.
+
+        Raises
+        ------
+        FeedError
+            For a missing or unknown name, another dtype, or a shape that the model does not allow.
+        """
+        arrays = self._checked(feeds)
+        return self.for_feeds(arrays)(arrays)
+
+    def for_feeds(self, arrays: Mapping[str, Array]) -> BoundPlan:
+        """Return the plan bound to the shapes of these feeds."""
+        source = self.plan.graph.source
+        overrides = {name: arrays[name] for name in arrays if source and name in source.overridable}
+        dims = self._bind_dims(arrays)
+        key = tuple(sorted(dims.items()))
+        if overrides:
+            return self._rebind(dims, overrides)
+        if key not in self._bound:
+            self._bound[key] = self._rebind(dims, {})
+        return self._bound[key]
+
+    def _rebind(self, dims: Mapping[str, int], overrides: Mapping[str, Array]) -> BoundPlan:
+        source = self.plan.graph.source
+        assert source is not None
+        graph = run_passes(source.bind(dims, overrides))
+        bound = BoundPlan(graph, self._fitted(graph))
+        self.compilations += bound.compilations
+        return bound
+
+    def _fitted(self, graph: Graph) -> list[tuple[str, ...]]:
+        """The plan's groups on another binding; nodes that exist only there run alone."""
+        from fusion_search.runtime.refit import refit
+
+        return refit(self.plan, graph)
+
+    def _checked(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        graph = self.plan.graph
+        known = {value.name: value for value in graph.inputs}
+        source = graph.source
+        extra = source.overridable if source else {}
+        missing = [name for name in known if name not in feeds]
+        strange = [name for name in feeds if name not in known and name not in extra]
+        if missing or strange:
+            what = f"missing {', '.join(missing)}" if missing else f"unknown name {', '.join(map(str, strange))}"
+            raise FeedError(f"feeds: {what}", hint=f"the inputs are {', '.join(known) or 'none'}")
+        arrays = {}
+        for name, given in feeds.items():
+            array = np.asarray(given)
+            wanted = known[name].dtype if name in known else np.asarray(extra[name]).dtype
+            if wanted != RUNTIME and array.dtype != wanted:
+                raise FeedError(f"input {name!r}: has dtype {array.dtype}, expected {wanted}", hint=f"convert it with .astype({wanted.name!r})")
+            arrays[name] = array
+        return arrays
+
+    def _bind_dims(self, arrays: Mapping[str, Array]) -> dict[str, int]:
+        graph, dims = self.plan.graph, dict(self._dims)
+        source = graph.source
+        fed: dict[str, int] = {}
+        for value in graph.inputs:
+            if value.dtype == RUNTIME:
+                continue
+            pattern = source.symbolic_inputs.get(value.name, value.shape) if source else value.shape
+            shape = arrays[value.name].shape
+            fits = len(shape) == len(pattern)
+            for want, got in zip(pattern, shape, strict=False):
+                fits = fits and (got == want if isinstance(want, int) else fed.setdefault(want, got) == got)
+            if not fits:
+                shown = ", ".join(f"{d}" for d in pattern)
+                raise FeedError(f"input {value.name!r}: has shape {list(shape)}, expected [{shown}]")
+        return {**dims, **fed}

@@ -1,0 +1,43 @@
+"""The planning methods by name: the exact search and the baselines, all on one space and one J."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from fusion_search.fusion.space import GroupSpace
+from fusion_search.search import baselines
+from fusion_search.search.assemble import assemble
+from fusion_search.search.exact import exact
+from fusion_search.search.plan import Plan
+
+Method = Callable[[GroupSpace, float], Plan]
+
+
+def _exact(space: GroupSpace, time_limit_s: float) -> Plan:
+    found = exact(space, time_limit_s=time_limit_s)
+    statistics: dict[str, Any] = asdict(found.statistics)
+    return assemble(space, found.groups, method="exact", status=found.status, lower_bound=found.lower_bound, statistics=statistics)
+
+
+def _unfused(space: GroupSpace, time_limit_s: float) -> Plan:
+    return assemble(space, baselines.unfused(space), method="unfused")
+
+
+def _per_operator(space: GroupSpace, time_limit_s: float) -> Plan:
+    origins: dict[str, int] = {}
+    operator_of = [origins.setdefault(member.node.origin or member.node.name, len(origins)) for member in space.program.members]
+    return assemble(space, baselines.per_operator(space, operator_of), method="per-operator")
+
+
+def _fuse_all(space: GroupSpace, time_limit_s: float) -> Plan:
+    return assemble(space, baselines.fuse_all(space), method="fuse-all")
+
+
+METHODS: dict[str, Method] = {
+    "exact": _exact,
+    "unfused": _unfused,
+    "per-operator": _per_operator,
+    "fuse-all": _fuse_all,
+}
