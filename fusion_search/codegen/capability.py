@@ -14,6 +14,9 @@ FLOATS = ("float32", "float64")
 def can_emit(program: Program, analysis: Analysis) -> Reason | None:
     """Return why the generator cannot emit a group, or None when it can."""
     members = [program.members[p] for p in analysis.positions]
+    if analysis.loops.conflicts:
+        names = program.names(sum(1 << p for p in analysis.positions))
+        return Reason("emit", names, remedy="a value is needed in two orders at once")
     for i, member in enumerate(members):
         why = _member(program, analysis, i, member)
         if why:

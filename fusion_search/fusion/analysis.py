@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from costmodels import Flops, GroupFeatures, RecomputedFlops, Reread
-from fusion_search.fusion.loops import GroupLoops, Read, group_loops
+from fusion_search.fusion.loops import GroupLoops, Read, group_loops, tangled_members
 from fusion_search.fusion.program import Member, Operand, Program
 from fusion_search.ir.spec import Access
 
@@ -94,17 +94,23 @@ def analyse(program: Program, positions: tuple[int, ...], line_bytes: int) -> An
     mask = sum(1 << p for p in positions)
     loops = group_loops(program, positions, line_bytes)
     leaving = live_outs(program, positions, mask)
-    parallel = [frozenset(a for loop in loops.loops[i][: m.domain.rank] for a in loop) for i, m in enumerate(members)]
+    carried = [[a for loop in loops.loops[i][: m.domain.rank] for a in loop] for i, m in enumerate(members)]
+    parallel = [frozenset(atoms) for atoms in carried]
     reduced = [frozenset(a for loop in loops.loops[i][m.domain.rank :] for a in loop) for i, m in enumerate(members)]
     if members[0].spec.kind == "opaque":
         outer: tuple[int, ...] = ()
     else:
         outer = _outer(loops, members, parallel, reduced, {i for i, _ in leaving})
     inner = [(parallel[i] | reduced[i]).difference(outer) for i in range(len(members))]
-    stages, scratch = _stages(members, loops.reads, inner)
+    reads = loops.reads
+    sharing = {(r.reader, r.operand) for r in reads if r.producer >= 0 and _same_nest(members, r, inner)}
+    if loops.conflicts and sharing:
+        tangled = tangled_members(program, positions, line_bytes, sharing)
+        sharing = {(r.reader, r.operand) for r in reads if (r.reader, r.operand) in sharing and r.producer not in tangled}
+    stages, scratch = _stages(len(members), reads, sharing)
     knobs = _knobs(members, loops, outer, parallel, scratch)
     tilings = tuple(product(*(_tiles(prod(loops.extents[a] for a in knob)) for knob in knobs)))
-    features = _Counter(members, loops, outer, parallel, line_bytes).count(leaving, scratch, knobs, tilings)
+    features = _Counter(members, loops, outer, carried, line_bytes).count(leaving, scratch, knobs, tilings)
     ins = {m.operands[k].base for i, m in enumerate(members) for k in range(len(m.operands)) if _is_live_in(m.operands[k], mask)}
     return Analysis(
         positions, loops, outer, stages, scratch, tuple(sorted(ins)), tuple(value for _, value in leaving), knobs, tilings, features
@@ -134,19 +140,20 @@ def _outer(
     return tuple(sorted(allowed & carried))
 
 
-def _stages(members: Sequence[Member], reads: Sequence[Read], inner: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _same_nest(members: Sequence[Member], read: Read, inner: Sequence[frozenset[int]]) -> bool:
+    """True when a reader can take a value in the iteration that computes it."""
+    p, i = read.producer, read.reader
+    return read.identity and inner[p] == inner[i] and _pointwise(members[p]) and members[i].spec.kind not in ("contract", "window")
+
+
+def _stages(count: int, reads: Sequence[Read], sharing: set[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return each member's stage, and the members whose value crosses stages."""
-    stages = [0] * len(members)
-    sources: list[list[Read]] = [[] for _ in members]
-    for read in reads:
-        if read.producer >= 0:
-            sources[read.reader].append(read)
-    for i in range(len(members)):
-        for read in sources[i]:
-            p = read.producer
-            same = read.identity and inner[p] == inner[i] and _pointwise(members[p]) and members[i].spec.kind not in ("contract", "window")
-            stages[i] = max(stages[i], stages[p] + (0 if same else 1))
-    crossing = {read.producer for read in reads if read.producer >= 0 and stages[read.reader] > stages[read.producer]}
+    stages = [0] * count
+    inside = sorted((read for read in reads if read.producer >= 0), key=lambda read: read.reader)
+    for read in inside:
+        later = 0 if (read.reader, read.operand) in sharing else 1
+        stages[read.reader] = max(stages[read.reader], stages[read.producer] + later)
+    crossing = {read.producer for read in inside if stages[read.reader] > stages[read.producer]}
     return tuple(stages), tuple(sorted(crossing))
 
 
@@ -191,10 +198,11 @@ class _Counter:
         members: Sequence[Member],
         loops: GroupLoops,
         outer: tuple[int, ...],
-        parallel: Sequence[frozenset[int]],
+        carried: Sequence[list[int]],
         line_bytes: int,
     ) -> None:
-        self.members, self.loops, self.outer, self.parallel, self.line = members, loops, outer, parallel, line_bytes
+        self.members, self.loops, self.outer, self.carried, self.line = members, loops, outer, carried, line_bytes
+        self.parallel = [frozenset(atoms) for atoms in carried]
 
     def count(
         self, leaving: list[tuple[int, int]], scratch: tuple[int, ...], knobs: tuple[tuple[int, ...], ...], tilings: tuple[tuple[int, ...], ...]
@@ -225,7 +233,7 @@ class _Counter:
         scratch_bytes: Any = 0.0
         for i in scratch:
             size: Any = float(members[i].itemsize)
-            for atom in self.parallel[i]:
+            for atom in self.carried[i]:  # a list: a value may span one loop twice
                 if atom not in outer:
                     size *= extents[atom]
             for k, knob in enumerate(knobs):
@@ -244,7 +252,7 @@ class _Counter:
                 flops[cls] += work
                 if knobs:
                     again[cls] = again[cls] + work * (times(self.parallel[i]) - 1.0)
-        written = sum(self._lines(members[i].nbytes if len(members[i].outputs) == 1 else members[i].nbytes // len(members[i].outputs)) for i, _ in leaving)
+        written = sum(self._lines(members[i].output_bytes[members[i].outputs.index(value)]) for i, value in leaving)
         return GroupFeatures(
             nodes=len(members),
             bytes_read=bytes_read,
@@ -308,22 +316,31 @@ class _Counter:
 
 
 @lru_cache(maxsize=65536)
-def _spans(access: Access, extents: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """How much of each dimension a read touches."""
+def _box(access: Access, extents: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """First and past-the-last index of each dimension that a read touches, clipped to the operand."""
+    if 0 in extents:
+        return tuple((0, 0) for _ in shape)
     named = {loop for dim in access.dims for loop, _ in dim.terms}
     unnamed = prod(n for loop, n in enumerate(extents) if loop not in named)
-    spans = []
+    box = []
     for dim, n in zip(access.dims, shape, strict=True):
         if dim.indirect:
-            spans.append(min(n, unnamed))
-        else:
-            spans.append(min(n, 1 + sum(abs(c) * (extents[loop] - 1) for loop, c in dim.terms)))
-    return tuple(spans)
+            box.append((0, min(n, unnamed)))
+            continue
+        ends = [c * (extents[loop] - 1) for loop, c in dim.terms]
+        low = dim.offset + sum(end for end in ends if end < 0)
+        high = dim.offset + sum(end for end in ends if end > 0)
+        box.append((max(low, 0), max(min(high + 1, n), max(low, 0))))
+    return tuple(box)
 
 
 def region(operand: Operand, access: Access, member: Member, line: int) -> tuple[tuple[Any, ...], int]:
     """Return what a read touches and its bytes, each contiguous run in whole cache lines."""
-    spans = _spans(access, member.domain.extents, operand.shape)
+    if member.spec.kind == "opaque":
+        box = tuple((0, n) for n in operand.shape)
+    else:
+        box = _box(access, member.domain.extents, operand.shape)
+    spans = [stop - start for start, stop in box]
     run, d = operand.itemsize, len(spans) - 1
     while d >= 0 and spans[d] == operand.shape[d]:
         run *= spans[d]
@@ -331,5 +348,4 @@ def region(operand: Operand, access: Access, member: Member, line: int) -> tuple
     if d >= 0:
         run *= spans[d]
     runs = prod(spans[:d]) if d > 0 else 1
-    offsets = tuple(dim.offset for dim in access.dims) if spans != operand.shape else ()
-    return (operand.shape, spans, offsets), runs * -(-run // line) * line
+    return (operand.shape, box), runs * -(-run // line) * line

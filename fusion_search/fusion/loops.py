@@ -119,6 +119,9 @@ class _Sets:
 def group_loops(program: Program, positions: Sequence[int], line_bytes: int) -> GroupLoops:
     """Unify the loops of a group.
 
+    Live-ins unify loops after the inner edges, and those that would make a member carry one loop twice (``x + x.T``)
+    do not: then each of their readers keeps loops of its own.
+
     Parameters
     ----------
     program : Program
@@ -131,11 +134,33 @@ def group_loops(program: Program, positions: Sequence[int], line_bytes: int) -> 
     -----
     Linear in members times rank, times the number of view boundaries.
     """
-    return _Unifier(program, positions, line_bytes).solve()
+    return _solved(program, positions, line_bytes)[1]
+
+
+def tangled_members(program: Program, positions: Sequence[int], line_bytes: int, edges: set[tuple[int, int]]) -> set[int]:
+    """Return the members on a loop that one of them would carry twice in a nest that joins them by these reads.
+
+    Parameters
+    ----------
+    edges : set of (int, int)
+        Reads as (member, operand).
+    """
+    return _solved(program, positions, line_bytes)[0].tangled(edges)
+
+
+def _solved(program: Program, positions: Sequence[int], line_bytes: int) -> tuple[_Unifier, GroupLoops]:
+    dropped: set[int] = set()
+    while True:
+        unifier = _Unifier(program, positions, line_bytes, dropped)
+        found = unifier.solve()
+        more = unifier.guilty(found.conflicts) if found.conflicts else set()
+        if not more:
+            return unifier, found
+        dropped |= more
 
 
 class _Unifier:
-    def __init__(self, program: Program, positions: Sequence[int], line_bytes: int) -> None:
+    def __init__(self, program: Program, positions: Sequence[int], line_bytes: int, dropped: set[int]) -> None:
         self.members = [program.members[p] for p in positions]
         self.local = {p: i for i, p in enumerate(positions)}
         self.sets = _Sets()
@@ -143,7 +168,9 @@ class _Unifier:
         self.ids: list[list[int]] = []  # member -> loop -> element, -1 for extent 1
         for member in self.members:
             self.ids.append([self._element(n) if n != 1 else -1 for n in member.domain.extents])
-        self.line_bytes = line_bytes
+        self.line_bytes, self.dropped = line_bytes, dropped
+        self.shared: dict[int, list[int]] = {}  # live-in -> its dimensions' elements
+        self.atoms_of: dict[int, tuple[int, ...]] = {}
         # (reader, operand index, operand, owner elements by base dimension, producer)
         self.edges: list[tuple[int, int, Operand, list[int], int]] = []
         self._collect()
@@ -168,18 +195,15 @@ class _Unifier:
             size = operand.itemsize
             for n in operand.base_shape:
                 size *= n
-            shared = len(reads) > 1 and size > self.line_bytes and self._consistent(reads)
+            shared = len(reads) > 1 and size > self.line_bytes and operand.base not in self.dropped
             owner = [self._element(n) if n != 1 else -1 for n in operand.base_shape] if shared else []
+            if shared:
+                self.shared[operand.base] = owner
             self.edges += [(i, k, o, owner, -1) for i, k, o in reads]
 
-    def _consistent(self, reads: list[tuple[int, int, Operand]]) -> bool:
-        """False when one member reads the live-in along two different loops (``x @ x.T``)."""
-        seen: dict[int, tuple[object, ...]] = {}
-        for i, k, operand in reads:
-            how = (operand.shape, self.members[i].domain.reads[k].dims)
-            if seen.setdefault(i, how) != how:
-                return False
-        return True
+    def guilty(self, conflicts: frozenset[int]) -> set[int]:
+        """Live-ins that have a dimension among these atoms."""
+        return {base for base, owner in self.shared.items() if any(conflicts.intersection(self.atoms_of.get(e, ())) for e in owner)}
 
     def _loop(self, reader: int, operand: int, dim: int, extent: int) -> int:
         """The reader's loop that indexes a dimension as the identity, or -1."""
@@ -191,6 +215,7 @@ class _Unifier:
     def solve(self) -> GroupLoops:
         plain: list[tuple[int, int]] = []
         cut: list[tuple[list[int], list[int]]] = []
+        self.joins: list[tuple[int, int, list[int], list[int]]] = []  # (reader, operand, owner's side, reader's side)
         for i, k, operand, owner, _ in self.edges:
             if not owner:
                 continue
@@ -198,6 +223,7 @@ class _Unifier:
                 loops = [self._loop(i, k, d, operand.shape[d]) for d in view_dims]
                 if -1 in loops:
                     continue
+                self.joins.append((i, k, [owner[d] for d in base_dims], loops))
                 if len(base_dims) == 1 and len(view_dims) == 1:
                     plain.append((owner[base_dims[0]], loops[0]))
                 else:
@@ -205,10 +231,32 @@ class _Unifier:
         for a, b in plain:
             self.sets.join(a, b)
         pieces = self._cut(cut) if cut else None
+        self.numbering: dict[int, list[tuple[int, int]]] = {}
         if pieces is None:
             return self._finish({}, _Sets())
-        atoms, numbering = pieces
-        return self._finish(numbering, atoms)
+        atoms, self.numbering = pieces
+        return self._finish(self.numbering, atoms)
+
+    def tangled(self, edges: set[tuple[int, int]]) -> set[int]:
+        """Members with a loop that some member would carry twice if these reads alone, as (reader, operand), unified."""
+        sets = _Sets()
+        raw: dict[int, list[int]] = {}
+
+        def pieces(element: int) -> list[int]:
+            if element not in raw:
+                count = len(self.numbering[self.sets.find(element)]) if self.numbering else 1
+                raw[element] = [sets.add() for _ in range(count)]
+            return raw[element]
+
+        for i, k, left, right in self.joins:
+            if (i, k) in edges:
+                a, b = ([atom for element in side for atom in pieces(element)] for side in (left, right))
+                if len(a) == len(b):
+                    for x, y in zip(a, b, strict=True):
+                        sets.join(x, y)
+        mine = [[sets.find(atom) for element in row if element >= 0 for atom in pieces(element)] for row in self.ids]
+        twice = {atom for atoms in mine for atom in atoms if atoms.count(atom) > 1}
+        return {i for i, atoms in enumerate(mine) if twice.intersection(atoms)}
 
     # ------------------------------------------------------------------ cutting loops at the boundaries of views
 
@@ -243,7 +291,7 @@ class _Unifier:
             b = [atom for element in right for atom in pieces(element)]
             for (x, _), (y, _) in zip(a, b, strict=True):
                 atoms.join(x, y)
-        for row in self.ids:
+        for row in (*self.ids, *self.shared.values()):
             for element in row:
                 if element >= 0:
                     pieces(element)
@@ -302,6 +350,7 @@ class _Unifier:
             return (number(root, self.extent[root]),)
 
         loops = tuple(tuple(of(element) for element in row) for row in self.ids)
+        self.atoms_of = {element: of(element) for owner in self.shared.values() for element in owner}
         conflicts: set[int] = set()
         for member in loops:
             seen: set[int] = set()

@@ -56,7 +56,7 @@ class Member:
     outputs: tuple[int, ...]
     shape: tuple[int, ...]
     itemsize: int
-    nbytes: int
+    output_bytes: tuple[int, ...]
     signature: int
 
 
@@ -141,13 +141,12 @@ class Program:
             node.op,
             node.attrs,
             tuple((t.dtype.str if t.dtype != RUNTIME else "?", t.shape, o.base_shape, o.parameter) for t, o in zip(types, operands, strict=True)),
-            out.dtype.str,
-            out.shape,
+            tuple((graph.values[name].dtype.str, graph.values[name].shape) for name in node.outputs),
         )
         signature = signatures.setdefault(described, len(signatures))
         outputs = tuple(self._number(name) for name in node.outputs)
-        nbytes = sum(graph.values[name].nbytes for name in node.outputs if graph.values[name].dtype != RUNTIME)
-        return Member(node, spec, domain, tuple(operands), outputs, out.shape, out.dtype.itemsize, nbytes, signature)
+        sizes = tuple(0 if graph.values[name].dtype == RUNTIME else graph.values[name].nbytes for name in node.outputs)
+        return Member(node, spec, domain, tuple(operands), outputs, out.shape, out.dtype.itemsize, sizes, signature)
 
 
 def canonical_order(graph: Graph) -> list[int]:

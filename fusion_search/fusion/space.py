@@ -74,8 +74,9 @@ class GroupSpace:
         return sum(1 << p for p, member in enumerate(self.program.members) if member.spec.kind in kinds)
 
     def _shares(self, value: int) -> bool:
-        graph = self.program.graph
-        return graph.values[self.program.value_name[value]].nbytes > self.profile.line_bytes
+        graph, name = self.program.graph, self.program.value_name[value]
+        size = graph.values[name]
+        return size.nbytes > self.profile.line_bytes and not (name in graph.constants and size.size == 1)
 
     # ------------------------------------------------------------------ what the search asks
 
@@ -225,9 +226,9 @@ class GroupSpace:
             return Reason("operands", names, remedy=f"{touched} tensors, {profile.name} allows {profile.operand_limit}")
         members = [self.program.members[p] for p in analysis.positions]
         for member in members:
-            dtype = graph.values[member.node.output].dtype.name
-            if dtype not in profile.dtypes:
-                return Reason("dtype", (member.node.name,), (member.node.output,), f"{profile.name} does not support {dtype}")
+            for name in (*member.node.inputs, *member.node.outputs):
+                if name and graph.values[name].dtype.name not in profile.dtypes:
+                    return Reason("dtype", (member.node.name,), (name,), f"{profile.name} does not support {graph.values[name].dtype.name}")
         present = {member.node.op for member in members} | {member.node.origin_op for member in members}
         for rule in profile.forbidden:
             if set(rule.nodes) <= present:

@@ -35,11 +35,13 @@ def evaluate(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
         return np.reshape(memory[graph.base(name)], value.shape) if value.dtype != object else memory[graph.base(name)]
 
     for node in graph.nodes:
-        arrays = [read(name) if name else None for name in node.inputs]
+        arrays: list[Any] = [read(name) if name else None for name in node.inputs]
         if node.op == "Opaque":
             memory.update(zip(node.outputs, node.attr("call").function(arrays), strict=True))
         else:
             memory[node.output] = OPS[node.op].evaluate(arrays, dict(node.attrs))
-    results = {value.name: read(value.name) for value in graph.outputs}
+    results: dict[str, Any] = {value.name: read(value.name) for value in graph.outputs}
     # a sequence stays a list
-    return {name: result if isinstance(result, list) else np.asarray(result) for name, result in results.items()}
+    for name, result in results.items():
+        results[name] = result if isinstance(result, list) else np.asarray(result)
+    return results

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from fusion_search.search.enumerate import enumerate_groups, join_components
 from fusion_search.search.improve import improve, plan_cost, repair
-from fusion_search.search.parts import Part, Solved, Work, join_parts, solve_jointly, solve_parts, split_parts
+from fusion_search.search.parts import Part, Solved, Work, solve_jointly, solve_parts, split_parts
 from fusion_search.search.quotient import cyclic_components, execution_order
 from fusion_search.search.result import SearchResult, Statistics
 from fusion_search.search.space import Facts, GroupSpace, Tiebreak, bits, derive_facts
@@ -71,14 +71,13 @@ def _resolve(
         gone: set[int] = set()
         for touched in sets:
             members = sorted(touched)
-            parts = [pieces[i].part for i in members]
+            involved = [pieces[i] for i in members]
             # A piece without groups was never enumerated; one with its order that still waits ran out of time.
-            if any(not part.groups for part in parts) or (len(members) == 1 and pieces[members[0]].ordered):
+            if any(not piece.part.groups for piece in involved) or (len(members) == 1 and involved[0].ordered):
                 continue
-            part = join_parts(parts)
-            attained = tuple(group for group in acyclic if group & part.nodes)
-            bound = sum(pieces[i].bound for i in members)
-            replaced[members[0]] = solve_jointly(part, facts, attained, bound, tiebreak, deadline, work)
+            nodes = sum(piece.part.nodes for piece in involved)
+            attained = tuple(group for group in acyclic if group & nodes)
+            replaced[members[0]] = solve_jointly(involved, facts, attained, tiebreak, deadline, work)
             gone.update(members[1:])
             joined += len(members)
             changed = True

@@ -69,6 +69,8 @@ class Solved:
         Whether `groups` attains the bound.
     ordered : bool
         Whether the order between the groups of this part was part of the problem.
+    prices : tuple of int, optional
+        Feasible prices of its nodes in ascending order, where they were needed.
     """
 
     part: Part
@@ -76,6 +78,7 @@ class Solved:
     bound: int
     closed: bool
     ordered: bool = False
+    prices: tuple[int, ...] | None = None
 
 
 def split_parts(nodes: int, enumeration: Enumeration) -> list[Part]:
@@ -173,14 +176,21 @@ def _singles_and(groups: Sequence[tuple[int, int]], kept: Sequence[int]) -> list
     return sorted({*kept, *(i for i, (group, _) in enumerate(groups) if group & (group - 1) == 0)})
 
 
-def _solve_cover(
-    groups: Sequence[tuple[int, int]], size: int, deadline: float, work: Work
-) -> tuple[Outcome, list[int]]:
-    """Solve the relaxed program; the outcome's indices point into the returned list of positions in `groups`."""
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """An outcome, the positions in the part's groups that its indices mean, and node prices if there are any."""
+
+    outcome: Outcome
+    kept: list[int]
+    prices: tuple[int, ...] | None = None
+
+
+def _solve_cover(groups: Sequence[tuple[int, int]], size: int, deadline: float, work: Work) -> _Answer:
+    """Solve the relaxed program."""
     budget = Budget(deadline, states=_PLAIN_STATES, steps=_PLAIN_STEPS)
     plain = work.add(cover(groups, size, budget=budget))
     if plain.closed:
-        return plain, list(range(len(groups)))
+        return _Answer(plain, list(range(len(groups))))
     now = time.monotonic()
     prices = linear_prices(groups, size, now + (deadline - now) / 3)
     base, weights = sum(prices), reduced(groups, prices)
@@ -192,13 +202,13 @@ def _solve_cover(
 
     outcome, kept, bound = _deepen(solve, weights, base, None)
     if outcome.closed:
-        return outcome, kept
+        return _Answer(outcome, kept, tuple(prices))
     # No deadline: one narrow pass is short, and there must be some cover.
     kept = _singles_and(groups, kept)
     guess = work.add(cover([priced[i] for i in kept], size, base=base, beam=_BEAM))
     assert guess.value is not None, "singletons cover every part"
     bound = min(guess.value, max(bound, plain.bound))
-    return replace(guess, bound=bound, closed=bound == guess.value), kept
+    return _Answer(replace(guess, bound=bound, closed=bound == guess.value), kept, tuple(prices))
 
 
 def _pick(outcome: Outcome, final: Hashable, candidates: Sequence[int], tiebreak: Tiebreak) -> tuple[int, ...]:
@@ -216,7 +226,7 @@ def solve_parts(parts: Sequence[Part], tiebreak: Tiebreak, deadline: float, work
         return part.nodes.bit_count(), len(part.groups), sum(cost for _, cost in part.groups)
 
     alike = Counter(likeness(part) for part in parts)
-    known: dict[tuple[tuple[int, int], ...], tuple[Outcome, list[int]]] = {}
+    known: dict[tuple[tuple[int, int], ...], _Answer] = {}
     solved = []
     for part in parts:
         if part.nodes & (part.nodes - 1) == 0:
@@ -232,36 +242,48 @@ def solve_parts(parts: Sequence[Part], tiebreak: Tiebreak, deadline: float, work
                 known[packed] = answer
         else:
             work.reused += 1
-        outcome, kept = answer
-        candidates = [part.groups[i][0] for i in kept]
-        groups = _pick(outcome, 0, candidates, tiebreak)
-        solved.append(Solved(part, groups, outcome.bound, outcome.closed))
+        outcome = answer.outcome
+        groups = _pick(outcome, 0, [part.groups[i][0] for i in answer.kept], tiebreak)
+        solved.append(Solved(part, groups, outcome.bound, outcome.closed, prices=answer.prices))
     return solved
 
 
+def _joint_prices(members: Sequence[Solved], deadline: float) -> list[int]:
+    price: dict[int, int] = {}
+    for member in members:
+        packing = _Packing(member.part.nodes)
+        prices: Sequence[int] | None = member.prices
+        if prices is None:
+            packed = [(packing.pack(group), cost) for group, cost in member.part.groups]
+            now = time.monotonic()
+            prices = linear_prices(packed, len(packing.nodes), now + (deadline - now) / 3)
+        price.update(zip(packing.nodes, prices, strict=True))
+    return [price[v] for v in sorted(price)]
+
+
 def solve_jointly(
-    part: Part,
+    members: Sequence[Solved],
     facts: Facts,
     attained: tuple[int, ...],
-    bound: int,
     tiebreak: Tiebreak,
     deadline: float,
     work: Work,
 ) -> Solved:
-    """Solve a part with the order between its groups, by `ordered_cover`.
+    """Solve parts as one, with the order between their groups, by `ordered_cover`.
 
     Parameters
     ----------
-    part : Part
-        Usually the union of parts whose relaxed plans wait for each other.
+    members : sequence of Solved
+        Disjoint parts, usually ones whose relaxed plans wait for each other. Prices of theirs are feasible for the
+        union, whose groups are theirs, and no better ones come from a linear program that knows no order.
     facts : Facts
         Closures in the whole graph: paths through nodes outside the part count. Such nodes may wait for each other
         more than their paths tell once they are grouped, so the result is a true bound and the caller checks again.
     attained : tuple of int
-        Some partition of the part with an execution order: the ceiling, and the answer when time is up.
-    bound : int
-        A known lower bound, the relaxed one.
+        Some partition of the union with an execution order: the ceiling, and the answer when time is up.
     """
+    part = join_parts([member.part for member in members])
+    bound = sum(member.bound for member in members)
     packing = _Packing(part.nodes)
     size = len(packing.nodes)
     packed = [(packing.pack(group), cost) for group, cost in part.groups]
@@ -276,13 +298,14 @@ def solve_jointly(
     ceiling = sum(cost_of[group] for group in attained)
     final = ((1 << size) - 1, ())
     kept = list(range(len(packed)))
-    # A tenth: states are dearer here, and the relaxed program has just told that the bounds are good.
-    budget = Budget(deadline, states=_PLAIN_STATES // 10, steps=_PLAIN_STEPS // 10)
-    outcome = work.add(ordered_cover(packed, needs, size, ceiling=ceiling, budget=budget))
-    if not outcome.closed:
-        bound = max(bound, outcome.bound)
-        now = time.monotonic()
-        prices = linear_prices(packed, size, now + (deadline - now) / 3)
+    outcome = None
+    # States are dearer here, and where the relaxed program needed prices this one will.
+    if all(member.prices is None for member in members):
+        budget = Budget(deadline, states=_PLAIN_STATES // 10, steps=_PLAIN_STEPS // 10)
+        outcome = work.add(ordered_cover(packed, needs, size, ceiling=ceiling, budget=budget))
+    if outcome is None or not outcome.closed:
+        bound = max(bound, 0 if outcome is None else outcome.bound)
+        prices = _joint_prices(members, deadline)
         base, weights = sum(prices), reduced(packed, prices)
         priced = [(group, weight) for (group, _), weight in zip(packed, weights, strict=True)]
 
@@ -299,6 +322,6 @@ def solve_jointly(
             if guess.value is not None and guess.value < ceiling:
                 ceiling, attained = guess.value, _pick(guess, final, [part.groups[i][0] for i in kept], tiebreak)
             bound = min(ceiling, max(bound, proved))
-            return Solved(part, attained, bound, bound == ceiling, True)
+            return Solved(part, attained, bound, bound == ceiling, True, tuple(prices))
     groups = _pick(outcome, final, [part.groups[i][0] for i in kept], tiebreak)
     return Solved(part, groups, outcome.bound, True, True)

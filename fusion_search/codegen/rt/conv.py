@@ -4,17 +4,18 @@ Weights are float32 ``[OC, IC / groups * KH * KW]`` row-major, exactly as ONNX
 stores them: nothing is packed.  One-dimensional windows are those of height 1.
 """
 
-import importlib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fusion_search.codegen.rt.gemm import gemm_address
 from fusion_search.codegen.rt.gemm_body import SCRATCH_BYTES
 from fusion_search.codegen.rt.intrinsics import INLINE
+from fusion_search.codegen.rt.loader import load_own
 from fusion_search.codegen.rt.memory import call_address
+from fusion_search.codegen.rt.windows import PANEL_DEPTH, STRIP_BYTES
 
 #: Kinds of `call_pool_tile`.
 POOL_MAX, POOL_SUM = 0, 1
@@ -22,6 +23,8 @@ POOL_MAX, POOL_SUM = 0, 1
 _TASKS_PER_THREAD = 4
 #: Bytes of an output tile that should still be in cache for its epilogue.
 _TILE_BYTES = 262144
+#: Weights of a task that stay in L2 beside the rest.
+_L2_WEIGHTS = 524288
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,6 @@ def _strip_line(shape: WindowShape) -> int:
 
 def conv_scratch_bytes(shape: WindowShape) -> int:
     """Return the scratch that any tile of a convolution or pooling needs."""
-    from fusion_search.codegen.rt.conv_f32 import PANEL_DEPTH, STRIP_BYTES
-
     line = _strip_line(shape)
     taps = shape.kernel[0] * shape.kernel[1]
     halo = (shape.kernel[0] - 1) * shape.dilations[0] + 1
@@ -131,6 +132,7 @@ def choose_blocks(shape: WindowShape, images: int, threads: int) -> tuple[int, i
     halo = (shape.kernel[0] - 1) * shape.dilations[0] + 1
     if shape.in_channels == shape.groups and oc < 8:
         return oc, rows if outer >= wanted else max(1, -(-rows // -(-wanted // outer)))
+    depth = shape.in_channels // shape.groups * shape.kernel[0] * shape.kernel[1]
     best = (float("inf"), oc, rows)
     for row_block in range(1, rows + 1):
         pixels = row_block * width
@@ -139,14 +141,15 @@ def choose_blocks(shape: WindowShape, images: int, threads: int) -> tuple[int, i
         padded = -(-pixels // 16) * 16
         row_tasks = -(-rows // row_block)
         oc_block = oc
-        while outer * row_tasks * -(-oc // oc_block) < wanted and oc_block > 48:
+        while outer * row_tasks * -(-oc // oc_block) < wanted and oc_block > 96:
             oc_block = -(-oc_block // 2 // 6) * 6
         tasks = outer * row_tasks * -(-oc // oc_block)
         # Lanes computed for nothing, the im2col of each block of channels, rows
-        # read by two tasks, and threads waiting for the last task.
+        # read by two tasks, weights read by each task, and threads waiting.
         waste = padded / pixels * (row_tasks * row_block / rows)
-        copies = 1 + 5 / oc_block + 0.1 * (halo - 1) / row_block
-        idle = -(-tasks // threads) * threads / tasks
+        weights = (4 if 4 * depth * oc_block < _L2_WEIGHTS else 20) / pixels
+        copies = 1 + 5 / oc_block + 0.1 * (halo - 1) / row_block + weights
+        idle = -(-tasks // threads) * threads / tasks * (1 + 0.06 * max(0, wanted / tasks - 1))
         best = min(best, (waste * copies * idle, oc_block, row_block))
     return best[1], best[2]
 
@@ -188,14 +191,12 @@ def conv_argtable(
 
 def conv_address(name: str = "conv_tile") -> int:
     """Return the address of "conv_tile", "pool_tile" or "conv_items"."""
-    module: Any = importlib.import_module("fusion_search.codegen.rt.conv_f32")
-    return int(getattr(module, f"{name}_f32").address)
+    gemm_address()  # exports what the tiles call
+    return load_own("conv_f32", f"{name}_f32")
 
 
 @njit(**INLINE)
-def call_conv_tile(
-    fn, desc, x, w, dst, image, group, oc0, oc1, h0, h1, dst_ch, dst_row, scratch
-):
+def call_conv_tile(fn, desc, x, w, dst, image, group, oc0, oc1, h0, h1, dst_ch, dst_row, scratch):
     """Compute a convolution tile by the function at address `fn`.
 
     Parameters
@@ -216,9 +217,7 @@ def call_conv_tile(
     scratch : int64
         Address of `conv_scratch_bytes` bytes.
     """
-    call_address(
-        fn, (desc, x, w, dst, image, group, oc0, oc1, h0, h1, dst_ch, dst_row, scratch)
-    )
+    call_address(fn, (desc, x, w, dst, image, group, oc0, oc1, h0, h1, dst_ch, dst_row, scratch))
 
 
 @njit(**INLINE)

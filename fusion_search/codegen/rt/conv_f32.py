@@ -10,35 +10,34 @@ padding included, whatever the tile.
 from numba import cfunc, njit
 from numpy import float32, inf
 
-from fusion_search.codegen.rt.gemm_f32 import gemm_f32_call
 from fusion_search.codegen.rt.intrinsics import JIT
-from fusion_search.codegen.rt.kernels_f32 import KERNELS
 from fusion_search.codegen.rt.memory import p_i8, table
-from fusion_search.codegen.rt.symbols import export, external, ints
+from fusion_search.codegen.rt.symbols import export, external, ints, named_kernels
 from fusion_search.codegen.rt.ukernels import MR
 from fusion_search.codegen.rt.windows import (
+    PANEL_DEPTH,
+    STRIP_BYTES,
     copy_vector,
     fill_offsets,
     fill_strip,
     make_window,
+    make_window_rows,
     strip_phases,
     strip_width,
 )
 
-_product = KERNELS[0]
+_product = named_kernels("f32")[0]
+_gemm = external("fs_rt_gemm_f32", 13)
 _conv9 = make_window("conv", 9)
 _conv25 = make_window("conv", 25)
+_conv3x3 = make_window_rows(3, 3)
+_conv5x5 = make_window_rows(5, 5)
 _conv_any = make_window("conv")
 _max4 = make_window("max", 4)
 _max9 = make_window("max", 9)
 _max_any = make_window("max")
 _sum_any = make_window("sum")
 
-#: Depth of an im2col panel, when one channel's window is not deeper.
-PANEL_DEPTH = 384
-#: Bytes of the padded strip that the rows of one pass may take, when one row
-#: does not take more.
-STRIP_BYTES = 262144
 _PIXELS = 64
 _PANEL_ROW = 256
 _SEGMENTS = 1 + _PIXELS
@@ -130,9 +129,7 @@ def _dense(desc, x, w, dst, channels, h0, h1, dst_ch, dst_row, scratch):
                         row, col = row + 1, 0
                         if dst_row != out_w:
                             break
-                _fill_panel(
-                    panel, strip, now, channel_bytes, line, desc, phases, width, segs, n
-                )
+                _fill_panel(panel, strip, now, channel_bytes, line, desc, phases, width, segs, n)
                 for o in range(0, channels, MR):
                     _product(
                         (
@@ -170,16 +167,15 @@ def _rows_that_fit(desc):
     # Output rows whose one-channel strip stays in half of L1.
     phases = strip_phases(desc[7], desc[9], desc[11])
     line = phases * strip_width(desc[5], desc[7], desc[9], desc[11]) * 4
-    return max(4, (16384 // line - (desc[6] - 1) * desc[10]) // desc[8])
+    rows = (16384 // line - (desc[6] - 1) * desc[10]) // desc[8]
+    return max(4, rows // 4 * 4)
 
 
 @njit(**JIT)
 def _offsets(desc, scratch):
     phases = strip_phases(desc[7], desc[9], desc[11])
     width = strip_width(desc[5], desc[7], desc[9], desc[11])
-    fill_offsets(
-        p_i8(scratch, 0), desc[6], desc[7], desc[9], desc[10], desc[11], phases, width
-    )
+    fill_offsets(p_i8(scratch, 0), desc[6], desc[7], desc[9], desc[10], desc[11], phases, width)
 
 
 @njit(**JIT)
@@ -189,6 +185,8 @@ def _depthwise(desc, x, w, dst, channels, h0, h1, dst_ch, dst_row, scratch):
     out_w = desc[5]
     _offsets(desc, scratch)
     most = _rows_that_fit(desc)
+    square = (desc[6] == 3 and desc[7] == 3) or (desc[6] == 5 and desc[7] == 5)
+    blocked = square and desc[8] == 1 and desc[10] == 1
     for y0 in range(h0, h1, most):
         rows = min(most, h1 - y0)
         strip, line = _strip_of_channel(desc, x, y0, rows, float32(0), scratch)
@@ -196,18 +194,26 @@ def _depthwise(desc, x, w, dst, channels, h0, h1, dst_ch, dst_row, scratch):
         for o in range(channels):
             f = w + o * taps * 4
             out = dst + (o * dst_ch + (y0 - h0) * dst_row) * 4
+            done = rows // 4 * 4 if blocked else 0
+            if done > 0 and taps == 9:
+                _conv3x3(done, out_w, taps, strip, step, scratch, f, out, dst_row * 4)
+            elif done > 0:
+                _conv5x5(done, out_w, taps, strip, step, scratch, f, out, dst_row * 4)
+            of = strip + done * step
+            out += done * dst_row * 4
+            left = rows - done
+            if left == 0:
+                continue
             if taps == 9:
-                _conv9(rows, out_w, taps, strip, step, scratch, f, out, dst_row * 4)
+                _conv9(left, out_w, taps, of, step, scratch, f, out, dst_row * 4)
             elif taps == 25:
-                _conv25(rows, out_w, taps, strip, step, scratch, f, out, dst_row * 4)
+                _conv25(left, out_w, taps, of, step, scratch, f, out, dst_row * 4)
             else:
-                _conv_any(rows, out_w, taps, strip, step, scratch, f, out, dst_row * 4)
+                _conv_any(left, out_w, taps, of, step, scratch, f, out, dst_row * 4)
 
 
 @cfunc(CONV_SIGNATURE, cache=True, error_model="numpy")
-def conv_tile_f32(
-    desc_at, x, w, dst, image, group, oc0, oc1, h0, h1, dst_ch, dst_row, scratch
-):
+def conv_tile_f32(desc_at, x, w, dst, image, group, oc0, oc1, h0, h1, dst_ch, dst_row, scratch):
     """One convolution tile, see `conv.call_conv_tile`."""
     desc = table(desc_at)
     if oc1 <= oc0 or h1 <= h0:
@@ -226,9 +232,7 @@ def conv_tile_f32(
             at = x + y * out_w * 4
             out = dst + (y - h0) * dst_row * 4
             n = rows * out_w
-            gemm_f32_call(
-                (channels, n, n_ic, w, n_ic, 1, at, desc[16], 1, out, dst_ch, 0, scratch)
-            )
+            _gemm((channels, n, n_ic, w, n_ic, 1, at, desc[16], 1, out, dst_ch, 0, scratch))
     elif n_ic == 1 and channels < 8:
         _depthwise(desc, x, w, dst, channels, h0, h1, dst_ch, dst_row, scratch)
     else:
@@ -283,9 +287,7 @@ def conv_items_f32(args_at, scratch, lo, hi):
         group = rest % groups
         image = rest // groups
         oc0, h0 = ob * oc_block, rb * row_block
-        dst = args[3] + (
-            image * args[6] + (group * n_oc + oc0) * args[7] + h0 * args[8]
-        ) * 4
+        dst = args[3] + (image * args[6] + (group * n_oc + oc0) * args[7] + h0 * args[8]) * 4
         _conv_tile(
             (
                 args[0],

@@ -50,9 +50,7 @@ def scratch_slots() -> int:
     return int(numba.config.NUMBA_NUM_THREADS)
 
 
-@njit(
-    "void(i8[:,::1],i8,i8,i8,i8)", parallel=True, cache=True, error_model="numpy", nogil=True
-)
+@njit("void(i8[:,::1],i8,i8,i8,i8)", parallel=True, cache=True, error_model="numpy", nogil=True)
 def _run_plan(steps, count, scratch_base, scratch_stride, workers):
     # The number of workers is an argument because asking for it in compiled
     # code would make the function uncacheable.
@@ -63,10 +61,12 @@ def _run_plan(steps, count, scratch_base, scratch_stride, workers):
         fn = steps[s, 0]
         args = steps[s, 1]
         n = steps[s, 2]
-        chunk = steps[s, 3]
-        tasks = (n + chunk - 1) // chunk if chunk > 0 else 1
+        chunk = steps[s, 3] if steps[s, 3] > 0 else max(n, 1)
+        tasks = (n + chunk - 1) // chunk
         if tasks <= 1 or workers == 1:
-            call_address(fn, (args, scratch_base, np.int64(0), n))
+            for task in range(tasks):
+                lo = task * chunk
+                call_address(fn, (args, scratch_base, lo, min(lo + chunk, n)))
         else:
             for t in range(workers):
                 counters[t * _PAD] = t * tasks // workers
@@ -101,8 +101,9 @@ def run_plan(
     Parameters
     ----------
     steps : int64[:, ::1]
-        Rows of `STEP_FIELDS`.  A step of at most one chunk runs in the calling
-        thread.
+        Rows of `STEP_FIELDS`; a chunk of 0 means all items.  No kernel call spans more than
+        one chunk, so scratch may be sized by it.  A step of at most one chunk
+        runs in the calling thread; a step without items calls nothing.
     count : int
         Number of steps.
     scratch_base : int
@@ -119,7 +120,7 @@ def run_plan(
 
 @njit("void(i8[:,::1],i8,i8,i8)", cache=True, error_model="numpy", nogil=True)
 def run_plan_serial(steps, count, scratch_base, scratch_stride):
-    """Run the first `count` steps in the calling thread, without chunks.
+    """Run the first `count` steps in the calling thread, chunk by chunk.
 
     Parameters
     ----------
@@ -133,7 +134,11 @@ def run_plan_serial(steps, count, scratch_base, scratch_stride):
         Ignored; the same parameters as `run_plan`.
     """
     for s in range(count):
-        call_address(steps[s, 0], (steps[s, 1], scratch_base, np.int64(0), steps[s, 2]))
+        n = steps[s, 2]
+        chunk = steps[s, 3] if steps[s, 3] > 0 else max(n, 1)
+        for task in range((n + chunk - 1) // chunk):
+            lo = task * chunk
+            call_address(steps[s, 0], (steps[s, 1], scratch_base, lo, min(lo + chunk, n)))
 
 
 @njit("void(i8[::1],i8[::1],i8[::1],i8[::1])", cache=True, error_model="numpy", nogil=True)

@@ -3,15 +3,14 @@
 The functions are compiled on first request, then cached on disk.
 """
 
-import importlib
-
 from numba import njit
 
 from fusion_search.codegen.rt.gemm_body import SCRATCH_BYTES
 from fusion_search.codegen.rt.intrinsics import INLINE
+from fusion_search.codegen.rt.loader import load_own
 from fusion_search.codegen.rt.memory import call_address
 
-_MODULES = {"float32": "gemm_f32", "float64": "gemm_f64"}
+_SUFFIXES = {"float32": "f32", "float64": "f64"}
 
 
 def gemm_scratch_bytes() -> int:
@@ -21,9 +20,9 @@ def gemm_scratch_bytes() -> int:
 
 def gemm_address(dtype: str = "float32") -> int:
     """Return the address of the gemm of `dtype` ("float32" or "float64")."""
-    name = _MODULES[dtype]
-    module = importlib.import_module(f"fusion_search.codegen.rt.{name}")
-    return int(getattr(module, name).address)
+    suffix = _SUFFIXES[dtype]
+    load_own(f"kernels_{suffix}", f"product_{suffix}")
+    return load_own(f"gemm_{suffix}", f"gemm_{suffix}")
 
 
 @njit(**INLINE)

@@ -149,18 +149,9 @@ def make_gemm(kernels, pointer, fma, size):
                 depth = min(_THIN, k - k0)
                 at = a + (i0 * a_row + k0 * a_col) * size
                 pack_b(scratch, at, a_col, a_row, depth, rows)
-                product((
-                    n,
-                    rows,
-                    depth,
-                    b + k0 * b_row * size,
-                    b_col * size,
-                    b_row * size,
-                    scratch,
-                    panel * size,
-                    tile,
-                    panel * size,
-                    going))
+                product(
+                    (n, rows, depth, b + k0 * b_row * size, b_col * size, b_row * size, scratch, panel * size, tile, panel * size, going)
+                )
                 going = 1
             for j in range(n):
                 for i in range(rows):
@@ -200,18 +191,21 @@ def make_gemm(kernels, pointer, fma, size):
                         right_row = panel * size
                     out = c + (i0 * c_row + j0) * size
                     for r in range(0, rows, MR):
-                        product((
-                            min(MR, rows - r),
-                            cols,
-                            kd,
-                            at + r // MR * block_bytes,
-                            row_bytes,
-                            col_bytes,
-                            right,
-                            right_row,
-                            out + r * c_row * size,
-                            c_row * size,
-                            going))
+                        product(
+                            (
+                                min(MR, rows - r),
+                                cols,
+                                kd,
+                                at + r // MR * block_bytes,
+                                row_bytes,
+                                col_bytes,
+                                right,
+                                right_row,
+                                out + r * c_row * size,
+                                c_row * size,
+                                going,
+                            )
+                        )
 
     @njit(**JIT)
     def gemm(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, beta, scratch):

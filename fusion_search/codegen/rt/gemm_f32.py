@@ -9,11 +9,10 @@ from numba import cfunc
 
 from fusion_search.codegen.rt.gemm_body import GEMM_SIGNATURE, make_gemm
 from fusion_search.codegen.rt.intrinsics import fma32
-from fusion_search.codegen.rt.kernels_f32 import KERNELS
 from fusion_search.codegen.rt.memory import p_f4
-from fusion_search.codegen.rt.symbols import export, external
+from fusion_search.codegen.rt.symbols import export, named_kernels
 
-_gemm = make_gemm(KERNELS, p_f4, fma32, 4)
+_gemm = make_gemm(named_kernels("f32"), p_f4, fma32, 4)
 
 
 @cfunc(GEMM_SIGNATURE, cache=True, error_model="numpy")
@@ -23,5 +22,3 @@ def gemm_f32(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, beta, scratch)
 
 
 export("fs_rt_gemm_f32", gemm_f32)
-#: The same function by name, for the convolutions.
-gemm_f32_call = external("fs_rt_gemm_f32", 13)

@@ -1,16 +1,18 @@
 """Everything a generated kernel may name, in one import."""
 
+# ruff: noqa: F401, F403
+
 import numpy as np
 from numba import njit, types
 
 from fusion_search.codegen.rt.driver import KERNEL_SIGNATURE
-from fusion_search.codegen.rt.intrinsics import *  # noqa: F403
+from fusion_search.codegen.rt.intrinsics import *
 from fusion_search.codegen.rt.intrinsics import INLINE, select
-from fusion_search.codegen.rt.lanes import *  # noqa: F403
-from fusion_search.codegen.rt.maths import *  # noqa: F403
-from fusion_search.codegen.rt.memory import *  # noqa: F403
+from fusion_search.codegen.rt.lanes import *
+from fusion_search.codegen.rt.maths import *
+from fusion_search.codegen.rt.memory import *
 from fusion_search.codegen.rt.memory import make_stack
-from fusion_search.codegen.rt.special import *  # noqa: F403
+from fusion_search.codegen.rt.special import *
 
 T_f4, T_f8 = np.float32, np.float64
 T_i1, T_i2, T_i4, T_i8 = np.int8, np.int16, np.int32, np.int64

@@ -2,7 +2,7 @@
 
 from numba import cfunc, types
 
-from fusion_search.codegen.rt.symbols import export, external, ints
+from fusion_search.codegen.rt.symbols import export, ints
 from fusion_search.codegen.rt.ukernels import make_kernels
 
 _product, _pack, _transpose, _axpy, _dots = make_kernels(types.float32)
@@ -38,20 +38,5 @@ def dots_f32(rows, blocks, a, a_row, x, x_col, c, add):
     _dots(rows, blocks, a, a_row, x, x_col, c, add)
 
 
-_EXPORTS = (
-    (product_f32, 11),
-    (pack_f32, 5),
-    (transpose_f32, 4),
-    (axpy_f32, 8),
-    (dots_f32, 8),
-)
-
-
-def _export_all():
-    for function, _ in _EXPORTS:
-        export(f"fs_rt_{function.__name__}", function)
-
-
-_export_all()
-#: The intrinsics product, pack, transpose, axpy and dots; each takes a tuple.
-KERNELS = tuple(external(f"fs_rt_{fn.__name__}", n) for fn, n in _EXPORTS)
+for _function in (product_f32, pack_f32, transpose_f32, axpy_f32, dots_f32):
+    export(f"fs_rt_{_function.__name__}", _function)

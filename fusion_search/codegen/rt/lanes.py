@@ -106,10 +106,7 @@ class _Scheme:
         """Halve the lanes until one is left."""
         while len(vectors) > 1:
             half = len(vectors) // 2
-            vectors = [
-                self.combine(builder, vectors[i], vectors[i + half], self.width)
-                for i in range(half)
-            ]
+            vectors = [self.combine(builder, vectors[i], vectors[i + half], self.width) for i in range(half)]
         value, width = vectors[0], self.width
         while width > 1:
             half = width // 2

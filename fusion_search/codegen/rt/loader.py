@@ -136,7 +136,7 @@ def _execute(path: Path, source: str) -> types.ModuleType:
     # fails.
     sys.modules[path.stem] = module
     try:
-        exec(compile(source, str(path), "exec"), module.__dict__)  # noqa: S102
+        exec(compile(source, str(path), "exec"), module.__dict__)
     except BaseException:
         sys.modules.pop(path.stem, None)
         raise
@@ -154,7 +154,7 @@ def _load_module(source: str, directory: Path) -> types.ModuleType:
     _ensure_file(path, source.encode())
     try:
         module = _execute(path, source)
-    except Exception:
+    except Exception:  # noqa: BLE001
         # Compiled code cut short by a crash or a full disk raises anything at
         # all when unpickled.  A real error in the source comes back below.
         _drop_compiled(path)
@@ -168,9 +168,7 @@ def _load_module(source: str, directory: Path) -> types.ModuleType:
     return module
 
 
-def load(
-    source: str, names: Sequence[str], directory: str | os.PathLike[str] | None = None
-) -> dict[str, int]:
+def load(source: str, names: Sequence[str], directory: str | os.PathLike[str] | None = None) -> dict[str, int]:
     """Compile a kernel file, or load it from the disk cache.
 
     Parameters
@@ -200,3 +198,21 @@ def load(
         module = _load_module(source, where.absolute())
         namespace: dict[str, Any] = vars(module)
         return {name: int(namespace[name].address) for name in names}
+
+
+@cache
+def load_own(module: str, name: str) -> int:
+    """Return the address of a kernel in a file of this package.
+
+    Loaded like generated source: Numba's own cache looks at one file only and
+    would keep machine code when a helper in another file changes.
+
+    Parameters
+    ----------
+    module : str
+        File name without its ending.
+    name : str
+        The kernel.
+    """
+    source = (Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8")
+    return load(source, [name])[name]

@@ -33,7 +33,6 @@ from fusion_search.codegen.rt.intrinsics import (
     isub,
     ixor,
     ldexp32,
-    rint32,
     rint64,
     select,
 )
@@ -246,9 +245,7 @@ SINCOS32_LIMIT = F(48000.0)
 # float64.  Eight reach 192 bits, enough for every float32 below 2**128.
 _TWO_OVER_PI = tuple(
     D(math.ldexp(piece, -24 * (i + 1)))
-    for i, piece in enumerate(
-        (0xA2F983, 0x6E4E44, 0x1529FC, 0x2757D1, 0xF534DD, 0xC0DB62, 0x95993C, 0x439041)
-    )
+    for i, piece in enumerate((0xA2F983, 0x6E4E44, 0x1529FC, 0x2757D1, 0xF534DD, 0xC0DB62, 0x95993C, 0x439041))
 )
 _P0, _P1, _P2, _P3, _P4, _P5, _P6, _P7 = _TWO_OVER_PI
 

@@ -49,3 +49,13 @@ def external(name, n_args):
         return types.void(types.UniTuple(types.int64, n_args)), codegen
 
     return intrinsic(call_external)
+
+
+def named_kernels(dtype):
+    """Return the intrinsics product, pack, transpose, axpy and dots of a type.
+
+    They call what the module ``kernels_<dtype>`` exports; see `make_kernels`
+    for their arguments, which they take as one tuple.
+    """
+    arities = {"product": 11, "pack": 5, "transpose": 4, "axpy": 8, "dots": 8}
+    return tuple(external(f"fs_rt_{name}_{dtype}", n) for name, n in arities.items())

@@ -50,11 +50,12 @@ class VectorCode:
         return b.call(cgutils.get_or_insert_function(b.module, fn_type, name), [x, y, z])
 
     def first_lanes(self, b, count):
-        """Return the mask of the first `count` lanes (int64, may be >= width)."""
-        index = ir.VectorType(I64, self.width)
+        """Return the mask of the first `count` lanes (int64, below 2**31; may be >= width)."""
+        # In 32 bits, half the vectors; lengths that large do not occur.
+        index = ir.VectorType(I32, self.width)
         undef = ir.Constant(index, ir.Undefined)
         zeros = ir.Constant(ir.VectorType(I32, self.width), [0] * self.width)
-        limit = b.insert_element(undef, count, ir.Constant(I32, 0))
+        limit = b.insert_element(undef, b.trunc(count, I32), ir.Constant(I32, 0))
         limit = b.shuffle_vector(limit, undef, zeros)
         return b.icmp_signed("<", ir.Constant(index, list(range(self.width))), limit)
 
@@ -141,9 +142,7 @@ class VectorCode:
             with cgutils.for_range(b, k) as loop:
                 b_at = b.add(bp, b.mul(loop.index, b_row))
                 a_at = b.mul(loop.index, a_col)
-                right = [
-                    self.load(b, b.add(b_at, _i64(64 * v)), masks[v]) for v in range(vectors)
-                ]
+                right = [self.load(b, b.add(b_at, _i64(64 * v)), masks[v]) for v in range(vectors)]
                 for m in range(rows):
                     ptr = b.inttoptr(b.add(row[m], a_at), self.elem.as_pointer())
                     left = self.splat(b, b.load(ptr, align=self.size))
@@ -208,7 +207,6 @@ class VectorCode:
                 step(b.mul(blocks, _i64(64)), self.first_lanes(b, rest))
 
         return self.outlined(module, f"fs_axpy_{self.name}_{depth}", 7, body)
-
 
     # -- c[i] (+)= sum of a[i, k] x[k] over whole vectors of k, one vector of rows
     def dots(self, module):
@@ -289,9 +287,7 @@ def make_kernels(nb_type):
     code = VectorCode(F32 if nb_type == types.float32 else F64)
     width = code.width
 
-    def product_intrinsic(
-        typingctx, rows, cols, k, a, a_row, a_col, bp, b_row, c, c_row, add
-    ):
+    def product_intrinsic(typingctx, rows, cols, k, a, a_row, a_col, bp, b_row, c, c_row, add):
         def codegen(context, builder, signature, args):
             module = builder.module
             rows, cols, *rest = args

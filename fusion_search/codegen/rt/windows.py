@@ -18,6 +18,11 @@ from fusion_search.codegen.rt.ukernels import VectorCode
 
 #: Elements a vector load may read past the last column of a strip row.
 STRIP_MARGIN = 16
+#: Depth of an im2col panel, when one channel's window is not deeper.
+PANEL_DEPTH = 384
+#: Bytes of the padded strip that the rows of one pass may take, when one row
+#: does not take more.
+STRIP_BYTES = 262144
 
 
 def _i64(value):
@@ -94,12 +99,77 @@ def make_window(kind, taps=0):
                 at = b.mul(blocks, _i64(64))
                 pixels(b.add(of, at), b.add(to, at), mask)
 
-    def window(
-        typingctx, rows, cols, n_taps, src, src_row, offsets, weights, dst, dst_row
-    ):
+    def window(typingctx, rows, cols, n_taps, src, src_row, offsets, weights, dst, dst_row):
         def codegen(context, builder, signature, args):
             fn = code.outlined(builder.module, f"fs_window_{kind}_{taps}", 9, body)
             builder.call(fn, args)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 9), codegen
+
+    return intrinsic(window)
+
+
+def make_window_rows(kh, kw, height=4):
+    """Build the loop of a convolution with row stride and dilation 1.
+
+    Blocks of `height` output rows share their loads of the rows between them;
+    the order of each output's taps is that of `make_window`.
+
+    Parameters
+    ----------
+    kh, kw : int
+        Window.
+    height : int
+        Output rows a block.
+
+    Returns
+    -------
+    intrinsic
+        The parameters of `make_window`'s, but ``rows`` must be a multiple of
+        `height` and ``n_taps`` is ignored.
+    """
+    code = VectorCode(F32)
+
+    def body(b, rows, cols, n_taps, src, src_row, offsets, weights, dst, dst_row):
+        columns = []
+        for kx in range(kw):
+            at = b.add(offsets, _i64(8 * kx))
+            columns.append(b.load(b.inttoptr(at, I64.as_pointer())))
+        taps = []
+        for t in range(kh * kw):
+            at = b.inttoptr(b.add(weights, _i64(4 * t)), F32.as_pointer())
+            taps.append(code.splat(b, b.load(at, align=4)))
+
+        def pixels(of, to, mask):
+            acc = [code.const(0.0)] * height
+            for i in range(height + kh - 1):
+                row = b.add(of, b.mul(src_row, _i64(i)))
+                for kx in range(kw):
+                    x = code.load(b, b.add(row, columns[kx]))
+                    for r in range(max(0, i - kh + 1), min(height, i + 1)):
+                        acc[r] = code.fma(b, taps[(i - r) * kw + kx], x, acc[r])
+            for r in range(height):
+                code.store(b, acc[r], b.add(to, b.mul(dst_row, _i64(r))), mask)
+
+        blocks = b.sdiv(cols, _i64(16))
+        rest = b.sub(cols, b.mul(blocks, _i64(16)))
+        mask = code.first_lanes(b, rest)
+        with cgutils.for_range(b, b.sdiv(rows, _i64(height))) as row:
+            skip = b.mul(row.index, _i64(height))
+            of = b.add(src, b.mul(skip, src_row))
+            to = b.add(dst, b.mul(skip, dst_row))
+            with cgutils.for_range(b, blocks) as block:
+                at = b.mul(block.index, _i64(64))
+                pixels(b.add(of, at), b.add(to, at), None)
+            with b.if_then(b.icmp_signed(">", rest, _i64(0))):
+                at = b.mul(blocks, _i64(64))
+                pixels(b.add(of, at), b.add(to, at), mask)
+
+    def window(typingctx, rows, cols, n_taps, src, src_row, offsets, weights, dst, dst_row):
+        def codegen(context, builder, signature, args):
+            name = f"fs_window_rows_{kh}x{kw}"
+            builder.call(code.outlined(builder.module, name, 9, body), args)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 9), codegen
@@ -131,72 +201,77 @@ def strip_phases(kw, sw, dw):
     return min(sw, (kw - 1) * dw + 1)
 
 
-def _make_fill_row(step):
-    """Build ``fill_row(dst, src, first, count, width, value_bits)``.
+def _make_fill(step):
+    """Build ``fill(dst, dst_row, src, src_row, rows, first, count, width, bits)``.
 
-    Row of `width` elements: padding, then `count` elements of `src`, `step`
-    apart, from element `first` on, then padding.  Writes whole vectors, up to
-    15 elements past the row; reads only what it copies.
+    Each row of `width` elements, a multiple of 16, becomes padding, then
+    `count` elements of its source, `step` apart, from element `first` on, then
+    padding: at least 16 elements of it, or nothing but padding.  Row strides
+    are bytes, `bits` are those of the padding.
     """
     code = VectorCode(F32)
 
-    def body(b, dst, src, first, count, width, bits):
+    def body(b, dst, dst_row, src, src_row, rows, first, count, width, bits):
         value = code.splat(b, b.bitcast(b.trunc(bits, I32), F32))
-        with cgutils.for_range(b, b.sdiv(b.add(first, _i64(15)), _i64(16))) as loop:
-            code.store(b, value, b.add(dst, b.mul(loop.index, _i64(64))))
-        to = b.add(dst, b.mul(first, _i64(4)))
+        left_blocks = b.sdiv(b.add(first, _i64(15)), _i64(16))
         blocks = b.sdiv(count, _i64(16))
+        done = b.mul(blocks, _i64(16))
+        rest = b.sub(count, done)
+        # With a step of 2 the last element of a block has no partner to read,
+        # so the last block is always read under a mask.
+        if step == 2:
+            spare = b.icmp_signed("==", rest, _i64(0))
+            spare = b.and_(spare, b.icmp_signed(">", blocks, _i64(0)))
+            blocks = b.select(spare, b.sub(blocks, _i64(1)), blocks)
+            done = b.mul(blocks, _i64(16))
+            rest = b.sub(count, done)
+        span = b.sub(b.mul(rest, _i64(step)), _i64(step - 1))
+        masks = [code.first_lanes(b, b.sub(span, _i64(16 * p))) for p in range(step)]
+        end = b.add(first, b.mul(b.sdiv(b.add(count, _i64(15)), _i64(16)), _i64(16)))
+        right_blocks = b.sdiv(b.add(b.sub(width, end), _i64(15)), _i64(16))
+        right_blocks = b.sub(right_blocks, _i64(1))
+        last = b.mul(b.sub(width, _i64(16)), _i64(4))
 
-        def gather(of, left):
-            # `left` elements of the source remain; None if a full block does.
-            parts = []
-            for part in range(step):
-                mask = None
-                if left is not None:
-                    mask = code.first_lanes(b, b.sub(left, _i64(16 * part)))
-                parts.append(code.load(b, b.add(of, _i64(64 * part)), mask, value))
+        def gather(of, masks):
+            parts = [code.load(b, b.add(of, _i64(64 * p)), masks[p], value) for p in range(step)]
             if step == 1:
                 return parts[0]
             even = ir.Constant(ir.VectorType(I32, 16), [2 * i for i in range(16)])
             return b.shuffle_vector(parts[0], parts[1], even)
 
-        # The last element of a full block has no partner to read, so with a
-        # step of 2 even full blocks are read under a mask.
-        def whole(index):
-            return None if step == 1 else b.sub(b.mul(b.sub(count, index), _i64(2)), _i64(1))
+        with cgutils.for_range(b, rows) as row:
+            to = b.add(dst, b.mul(row.index, dst_row))
+            of = b.add(src, b.mul(row.index, src_row))
+            with cgutils.for_range(b, left_blocks) as loop:
+                code.store(b, value, b.add(to, b.mul(loop.index, _i64(64))))
+            data = b.add(to, b.mul(first, _i64(4)))
+            with cgutils.for_range(b, blocks) as loop:
+                at = b.mul(loop.index, _i64(64))
+                x = gather(b.add(of, b.mul(at, _i64(step))), [None] * step)
+                code.store(b, x, b.add(data, at))
+            with b.if_then(b.icmp_signed(">", rest, _i64(0))):
+                at = b.mul(done, _i64(4))
+                x = gather(b.add(of, b.mul(at, _i64(step))), masks)
+                code.store(b, x, b.add(data, at))
+            right = b.add(to, b.mul(end, _i64(4)))
+            with cgutils.for_range(b, right_blocks) as loop:
+                code.store(b, value, b.add(right, b.mul(loop.index, _i64(64))))
+            # Placed from the row's end, so that nothing is written beyond it.
+            code.store(b, value, b.add(to, last))
 
-        with cgutils.for_range(b, blocks) as loop:
-            at = b.mul(loop.index, _i64(64))
-            left = whole(b.mul(loop.index, _i64(16)))
-            x = gather(b.add(src, b.mul(at, _i64(step))), left)
-            code.store(b, x, b.add(to, at))
-        done = b.mul(blocks, _i64(16))
-        rest = b.sub(count, done)
-        with b.if_then(b.icmp_signed(">", rest, _i64(0))):
-            left = b.sub(b.mul(rest, _i64(step)), _i64(step - 1))
-            at = b.mul(done, _i64(4))
-            x = gather(b.add(src, b.mul(at, _i64(step))), left)
-            code.store(b, x, b.add(to, at))
-        filled = b.mul(b.sdiv(b.add(count, _i64(15)), _i64(16)), _i64(16))
-        end = b.add(first, filled)
-        more = b.sdiv(b.add(b.sub(width, end), _i64(15)), _i64(16))
-        with cgutils.for_range(b, more) as loop:
-            at = b.add(b.mul(end, _i64(4)), b.mul(loop.index, _i64(64)))
-            code.store(b, value, b.add(dst, at))
-
-    def fill_row(typingctx, dst, src, first, count, width, bits):
+    def fill(typingctx, dst, dst_row, src, src_row, rows, first, count, width, bits):
         def codegen(context, builder, signature, args):
-            fn = code.outlined(builder.module, f"fs_fill_row_{step}", 6, body)
+            fn = code.outlined(builder.module, f"fs_fill_{step}", 9, body)
             builder.call(fn, args)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 6), codegen
+        return types.void(*[types.int64] * 9), codegen
 
-    return intrinsic(fill_row)
+    return intrinsic(fill)
 
 
-_fill_row1 = _make_fill_row(1)
-_fill_row2 = _make_fill_row(2)
+_fill1 = _make_fill(1)
+_fill2 = _make_fill(2)
 
 
 @njit(**JIT)
@@ -207,7 +282,7 @@ def fill_strip(strip, x, x_row, h, w, top, rows, row_step, left, sw, phases, wid
     ----------
     strip : int64
         Address; row `r`, phase `p` starts ``(r * phases + p) * width`` elements
-        further.  Up to 15 elements past the end are overwritten.
+        further.
     x, x_row : int64
         Address of the channel and its row stride in elements.
     h, w : int64
@@ -222,32 +297,37 @@ def fill_strip(strip, x, x_row, h, w, top, rows, row_step, left, sw, phases, wid
         The padding.
     """
     bits = np.int64(f32_bits(value))
-    to = strip
-    # In address order, because each row overwrites the start of the next.
-    for r in range(rows):
-        y = top + r * row_step
-        for p in range(phases):
-            # Padded column q * sw + p is input column q * sw + p - left.
-            first, end = left, w + left
-            if sw > 1:
-                first = max(left - p + sw - 1, 0) // sw
-                end = max(w + left - p + sw - 1, 0) // sw
-            first = min(first, width)
-            count = min(end, width) - first
-            of = x + (y * x_row + first * sw + p - left) * 4
-            if y < 0 or y >= h or count <= 0:
-                _fill_row1(to, x, width, 0, width, bits)
-            elif sw == 1:
-                _fill_row1(to, of, first, count, width, bits)
-            elif sw == 2:
-                _fill_row2(to, of, first, count, width, bits)
-            else:
-                _fill_row1(to, x, width, 0, width, bits)
-                d = p_f4(to, first)
-                s = p_f4(of, 0)
+    line = phases * width * 4
+    # Rows before `lo` and from `hi` on are padding only.
+    lo = min(max(0, (row_step - 1 - top) // row_step), rows)
+    hi = max(lo, min(rows, (h - 1 - top) // row_step + 1 if top < h else 0))
+    for p in range(phases):
+        # Padded column q * sw + p is input column q * sw + p - left; the last
+        # 16 columns of the strip are read by no tap.
+        first = max(left - p + sw - 1, 0) // sw
+        end = min(max(w + left - p + sw - 1, 0) // sw, width - 16)
+        count = end - first
+        to = strip + p * width * 4
+        if count <= 0:
+            _fill1(to, line, x, 0, rows, width, 0, width, bits)
+            continue
+        _fill1(to, line, x, 0, lo, width, 0, width, bits)
+        _fill1(to + hi * line, line, x, 0, rows - hi, width, 0, width, bits)
+        to += lo * line
+        n = hi - lo
+        step = x_row * row_step
+        of = x + ((top + lo * row_step) * x_row + first * sw + p - left) * 4
+        if sw == 1:
+            _fill1(to, line, of, step * 4, n, first, count, width, bits)
+        elif sw == 2:
+            _fill2(to, line, of, step * 4, n, first, count, width, bits)
+        else:
+            _fill1(to, line, x, 0, n, width, 0, width, bits)
+            for r in range(n):
+                d = p_f4(to + r * line, first)
+                s = p_f4(of, r * step)
                 for q in range(count):
                     d[q] = s[q * sw]
-            to += width * 4
 
 
 @njit(**JIT)

@@ -60,8 +60,12 @@ def bind_dims(shapes: Mapping[str, tuple[str | int, ...]], dims: Mapping[str, in
     UsageError
         When a dimension is unbound, unknown, negative or no integer.
     """
-    known = {dim: name for name, shape in reversed(shapes.items()) for dim in shape if isinstance(dim, str)}
-    order = list(dict.fromkeys(dim for shape in shapes.values() for dim in shape if isinstance(dim, str)))
+    known: dict[str, str] = {}
+    for name, shape in shapes.items():
+        for dim in shape:
+            if isinstance(dim, str):
+                known.setdefault(dim, name)
+    order = list(known)
     bound: dict[str, int] = {}
     example = "dims={" + ", ".join(f"{name!r}: 1" for name in order) + "}"
     if dims is not None and not isinstance(dims, Mapping):
@@ -75,7 +79,9 @@ def bind_dims(shapes: Mapping[str, tuple[str | int, ...]], dims: Mapping[str, in
         except TypeError:
             value = -1
         if isinstance(extent, bool) or not 0 <= value <= _LARGEST_EXTENT:
-            raise UsageError(f"dimension {name!r} must be an integer of at least 0, got {extent!r}", where="dims", hint=f"such as {example}")
+            raise UsageError(
+                f"dimension {name!r} must be an integer of at least 0, got {extent!r}", where="dims", hint=f"such as {example}"
+            )
         bound[name] = value
     for name in order:
         if name not in bound:

@@ -27,6 +27,8 @@ Env = MutableMapping[str, Item]
 _HAND_ON = frozenset(
     {"Identity", "SequenceConstruct", "SequenceAt", "SequenceInsert", "SequenceErase", "SequenceLength", "Constant", "SplitToSequence"}
 )
+#: Never folded and never replaced by their definitions: every run draws again.
+_RANDOM = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"})
 _FOLDED_BYTES = 64 << 20
 _DEEPEST = 16
 
@@ -167,8 +169,7 @@ class Interpreter:
         if node.op_type == "If" and self._known(inputs[0]):
             return self._branch(attrs["then_branch" if self._truth(inputs[0]) else "else_branch"], env, where, imports)
         schema = defs.get_schema(node.op_type, imports[domain], domain)
-        random = schema.node_determinism == defs.OpSchema.NodeDeterminism.NonDeterministic
-        whole = not captured and not subgraphs(node) and not random
+        whole = not captured and not subgraphs(node) and node.op_type not in _RANDOM
         if whole and all(map(self._known, inputs)):
             folded = self._fold(node, inputs, where, imports)
             if folded is not None:
@@ -199,9 +200,7 @@ class Interpreter:
             self._node(node, inner, where, imports, top=False)
         return [self._resolve(value.name, inner) for value in graph.output]
 
-    def _body(
-        self, schema: defs.OpSchema, node: onnx.NodeProto, inputs: tuple[Item, ...], where: str, imports: Mapping[str, int]
-    ) -> list[Item]:
+    def _body(self, schema: Any, node: onnx.NodeProto, inputs: tuple[Item, ...], where: str, imports: Mapping[str, int]) -> list[Item]:
         """Lower the standard's own definition of an operator by simpler ones."""
         domain = "" if node.domain == "ai.onnx" else node.domain
         function = _function(schema, node, [self._proto_type(item) for item in inputs], imports[domain])
@@ -251,7 +250,14 @@ class Interpreter:
         return [self.builder.constant(np.asarray(next(left))) if name else "" for name in node.output]
 
     def _opaque(
-        self, node: onnx.NodeProto, inputs: tuple[Item, ...], captured: Mapping[str, Item], where: str, imports: Mapping[str, int], *, top: bool
+        self,
+        node: onnx.NodeProto,
+        inputs: tuple[Item, ...],
+        captured: Mapping[str, Item],
+        where: str,
+        imports: Mapping[str, int],
+        *,
+        top: bool,
     ) -> list[Item]:
         """Carry a node whole."""
         names = [self._tensor(item) for item in inputs]
@@ -265,9 +271,7 @@ class Interpreter:
                 types[k] = Type(*pair)
         place = f"node {where!r} ({node.op_type})"
         call = ReferenceCall(copy, list(captured), imports, self.model.proto.ir_version, types, place)
-        values = [
-            Value(name if top else self.builder.fresh(name), t.dtype, t.shape) for name, t in zip(wanted, types, strict=True)
-        ]  # fmt: skip
+        values = [Value(name if top else self.builder.fresh(name), t.dtype, t.shape) for name, t in zip(wanted, types, strict=True)]
         self.builder.opaque(OpaqueCall(node.op_type, call.digest, call), [*names, *outer], values)
         left = iter(values)
         return [next(left).name if name else "" for name in node.output]
@@ -291,12 +295,13 @@ def attribute(proto: onnx.AttributeProto) -> Any:
     return helper.get_attribute_value(proto)
 
 
-def _function(schema: defs.OpSchema, node: onnx.NodeProto, types: list[onnx.TypeProto], opset: int) -> onnx.FunctionProto | None:
+def _function(schema: Any, node: onnx.NodeProto, types: list[onnx.TypeProto], opset: int) -> onnx.FunctionProto | None:
     """Return the standard's definition of an operator in the newest form that the model's operator set has."""
+    found: bytes | onnx.FunctionProto
     versions = [v for v in schema.function_opset_versions if v <= opset]
     if schema.has_function and versions:
         found = schema.get_function_with_opset_version(max(versions))
-        return onnx.FunctionProto.FromString(found) if isinstance(found, bytes) else found
+        return onnx.FunctionProto.FromString(found if isinstance(found, bytes) else found.SerializeToString())
     versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
     if schema.has_context_dependent_function and versions:
         encoded = [t.SerializeToString() for t in types]

@@ -57,8 +57,13 @@ class ReferenceCall:
     ) -> None:
         if node.op_type == "Scatter":  # the older name of an operator that the evaluator knows by its newer one
             node.op_type, imports = "ScatterElements", {**imports, "": max(imports[""], 11)}
-        feeds = [name for name in dict.fromkeys([*node.input, *captured]) if name]
         self.names = [*node.input, *captured]
+        self.fixed: dict[str, Array] = {}
+        if node.op_type == "Loop" and len(node.input) > 1 and not node.input[1]:
+            # a condition that is left out holds for ever; the evaluator takes it for false
+            node.input[1] = f"{node.output[0]}_always"
+            self.fixed[node.input[1]] = np.asarray(True)
+        feeds = [name for name in dict.fromkeys([*node.input, *captured]) if name]
         self.types = tuple(types)
         self.where = where
         blank = onnx.TypeProto()
@@ -83,14 +88,16 @@ class ReferenceCall:
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the node."""
-        feeds = {name: value for name, value in zip(self.names, inputs, strict=True) if name}
+        feeds = {**self.fixed, **{name: value for name, value in zip(self.names, inputs, strict=True) if name}}
         try:
             with np.errstate(all="ignore"):
                 results = self.evaluator.run(None, feeds)
         except FusionSearchError:
             raise
         except (*REFUSALS, NotImplementedError) as error:
-            raise UnsupportedError(f"failed in the reference evaluator: {type(error).__name__}: {str(error)[:200]}", where=self.where) from error
+            raise UnsupportedError(
+                f"failed in the reference evaluator: {type(error).__name__}: {str(error)[:200]}", where=self.where
+            ) from error
         checked = []
         for result, (dtype, shape) in zip(results, self.types, strict=True):
             if dtype != RUNTIME:

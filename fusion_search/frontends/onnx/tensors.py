@@ -16,8 +16,10 @@ from fusion_search.errors import ModelError, UnsupportedError
 from fusion_search.ir.spec import Array
 
 #: Element types that core operators compute with. Everything else is carried by opaque nodes.
-CORE_NAMES = ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
-CORE_DTYPES = frozenset(np.dtype(helper.tensor_dtype_to_np_dtype(getattr(TensorProto, n.upper().replace("FLOAT64", "DOUBLE").replace("FLOAT32", "FLOAT")))) for n in CORE_NAMES)
+_FLOATS = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE)
+_SIGNED = (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64)
+_UNSIGNED = (TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64, TensorProto.BOOL)
+CORE_DTYPES = frozenset(np.dtype(helper.tensor_dtype_to_np_dtype(code)) for code in (*_FLOATS, *_SIGNED, *_UNSIGNED))
 _LARGEST_ELEMENTS = 2**31
 _PLAIN = {code for code in TensorProto.DataType.values() if code not in (TensorProto.UNDEFINED, TensorProto.STRING)}
 
@@ -120,12 +122,16 @@ def read_external(tensor: TensorProto, folder: Path | None, where: str) -> None:
     try:
         real = path.resolve(strict=True)
         if not real.is_relative_to(folder.resolve(strict=True)):
-            raise ModelError(f"external data at {location!r} leads out of the model's folder", where=where, hint="put a copy beside the model")
+            raise ModelError(
+                f"external data at {location!r} leads out of the model's folder", where=where, hint="put a copy beside the model"
+            )
         if not real.is_file():
             raise ModelError(f"external data {location!r} is no regular file", where=where)
         size = real.stat().st_size
     except (OSError, RuntimeError) as error:
-        raise ModelError(f"cannot read external data {location!r}: {_reason(error)}", where=where, hint=f"it must lie in {folder}") from None
+        raise ModelError(
+            f"cannot read external data {location!r}: {_reason(error)}", where=where, hint=f"it must lie in {folder}"
+        ) from None
     try:
         offset = int(entries.get("offset", "0") or 0)
         length = int(entries["length"]) if "length" in entries else size - offset
@@ -136,8 +142,8 @@ def read_external(tensor: TensorProto, folder: Path | None, where: str) -> None:
         raise ModelError("external data cannot hold strings or negative extents", where=where)
     needed = (math.prod(tensor.dims) * _bits(tensor.data_type) + 7) // 8
     if length != needed or offset < 0 or offset + length > size:
-        text = f"external data {location!r}: its shape {list(tensor.dims)} needs {needed} bytes at {offset}, the model says {length}, the file has {size}"
-        raise ModelError(text, where=where)
+        wrong = f"its shape {list(tensor.dims)} needs {needed} bytes at {offset}, the model says {length}, the file has {size}"
+        raise ModelError(f"external data {location!r}: {wrong}", where=where)
     try:
         with real.open("rb") as file:
             file.seek(offset)

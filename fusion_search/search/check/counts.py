@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
 
@@ -17,8 +17,6 @@ from .schedules import carried, inside, reads_along
 TEMPLATE_LIVE = 4
 #: Blocks of an opaque node, whose parallelism is its own.
 OPAQUE_BLOCKS = 1 << 30
-
-Needs = Callable[[Tile], bool]
 
 
 class Counts:
@@ -52,7 +50,7 @@ class Counts:
             if step.spec.flop_class != "none":
                 work = int(prod(step.extents) * step.spec.flops)
                 flops[step.spec.flop_class] += work
-                again[step.spec.flop_class] += work * self._extra(lambda tile, name=step.name: name in tile.loops[0].carried)  # type: ignore[misc]
+                again[step.spec.flop_class] += work * self._extra([step.name in tile.loops[0].carried for tile in self.tiles])
         opaque = steps[0].spec.kind == "opaque"
         return GroupFeatures(
             nodes=len(steps),
@@ -72,9 +70,9 @@ class Counts:
     def _lines(self, nbytes: int) -> int:
         return -(-nbytes // self.line) * self.line
 
-    def _extra(self, depends: Needs) -> float:
+    def _extra(self, depends: Sequence[bool]) -> float:
         """How many more times than once something is done that depends only on some of the tiles."""
-        return float(prod(n for tile, n in zip(self.tiles, self.blocks, strict=True) if not depends(tile))) - 1.0
+        return float(prod(n for n, needed in zip(self.blocks, depends, strict=True) if not needed)) - 1.0
 
     # ------------------------------------------------------------------ memory
 
@@ -90,7 +88,7 @@ class Counts:
                 box = touched(step, operand)
                 boxes.setdefault(operand.base, {})[operand.shape, box] = self._box_bytes(operand, box)
                 whole[operand.base] = self._lines(operand.nbytes)
-                extra = self._extra(lambda tile, s=step, o=operand: reads_along(s, o, tile.loops[0]))  # type: ignore[misc]
+                extra = self._extra([reads_along(step, operand, tile.loops[0]) for tile in self.tiles])
                 passes[operand.base] = max(passes.get(operand.base, 0.0), extra)
         sizes = {base: min(whole[base], sum(parts.values())) for base, parts in boxes.items()}
         order = sorted(sizes, key=lambda base: self.facts.number[base])
@@ -119,7 +117,8 @@ class Counts:
         A reader joins its operand's nest where it reads at its own point; reads that together would put a loop of some
         member at two places of one nest, as in ``y + y.T``, leave it.
         """
-        edges = [(step, operand, self.makers[operand.base]) for step in self.steps for operand in step.operands if operand.base in self.makers]
+        reads = [(step, operand) for step in self.steps for operand in step.operands if operand.base in self.makers]
+        edges = [(step, operand, self.makers[operand.base]) for step, operand in reads]
         joining = {(step.name, operand) for step, operand, maker in edges if self._one_nest(maker, step, operand)}
         tangled = self.digits.tangled(joining)
         stage = {step.name: 0 for step in self.steps}
@@ -129,8 +128,9 @@ class Counts:
         return {maker.name for step, _, maker in edges if stage[step.name] > stage[maker.name]}
 
     def _one_nest(self, maker: Step, reader: Step, operand: Operand) -> bool:
-        """Whether a value can be computed where it is read: same loops, same point, a scalar expression."""
-        if maker.spec.kind not in ("map", "layout", "gather") or maker.spec.body is None or reader.spec.kind in ("contract", "window"):
+        """Whether a value can be computed where it is read: same loops, same point, known at once."""
+        expression = maker.spec.kind in ("map", "gather") or (maker.spec.kind == "layout" and maker.spec.body is not None)
+        if not expression or reader.spec.kind in ("contract", "window"):
             return False
         name, mine = self.digits.name, self.digits.member(reader.name)
         form, stride = flat_form(operand, reader.extents), strides(operand.base_shape)

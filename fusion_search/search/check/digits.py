@@ -20,7 +20,6 @@ from fusion_search.ir.graph import Shape
 
 from .facts import Operand, Step
 
-
 #: Dimensions of a value and the reader's loops that run over the same elements, each as (owner, loop), outermost first.
 Pair: TypeAlias = tuple[list[tuple[str, int]], list[tuple[str, int]]]
 
@@ -86,7 +85,7 @@ def same_digit(form: Form, extents: Shape, stride: int, mine: Digit) -> bool:
         near = (c + modulus // 2) % modulus - modulus // 2
         if near and most > 0:
             low, high = low + min(0, near * most), high + max(0, near * most)
-    return 0 <= low and high < stride
+    return low >= 0 and high < stride
 
 
 def strides(shape: Shape) -> tuple[int, ...]:
@@ -146,7 +145,6 @@ class Digits:
         makers = {value: step.name for step in steps for value in step.node.outputs}
         self.extents: dict[tuple[str, int], int] = {(s.name, loop): n for s in steps for loop, n in enumerate(s.extents) if n != 1}
         self.inner: dict[tuple[str, Operand], list[Pair]] = {}
-        outer: list[Pair] = []
         shared: dict[str, list[tuple[Step, Operand]]] = {}
         for step in steps:
             for operand in step.operands:
@@ -154,13 +152,27 @@ class Digits:
                     self.inner[step.name, operand] = self._pairs(makers[operand.base], step, operand)
                 elif not operand.parameter and operand.nbytes > line_bytes:
                     shared.setdefault(operand.base, []).append((step, operand))
-        for base, reads in shared.items():
-            ways = {(step.name, operand.shape, operand.access.dims) for step, operand in reads}
-            if len(reads) > 1 and len(ways) == len({step.name for step, _ in reads}):
-                owner = f"{base}\0"  # no node has this name
-                self.extents.update({(owner, d): n for d, n in enumerate(reads[0][1].base_shape) if n != 1})
-                for step, operand in reads:
-                    outer += self._pairs(owner, step, operand)
+        self.edges = self.inner
+        joining = {base: reads for base, reads in shared.items() if len(reads) > 1}
+        while True:
+            self._settle(joining)
+            tangled = {digit.owner for digit, name in self.name.items() if name in self.twice}
+            guilty = {base for base in joining if f"{base}\0" in tangled}
+            if not guilty:
+                break
+            # live-ins unify after the inner edges, and not where a member would carry one loop twice
+            joining = {base: reads for base, reads in joining.items() if base not in guilty}
+
+    def _settle(self, joining: dict[str, list[tuple[Step, Operand]]]) -> None:
+        """Cut and name all digits, with these live-ins joining their readers' loops."""
+        outer: list[Pair] = []
+        self.inner = self.edges
+        self.extents = {key: n for key, n in self.extents.items() if key[0] in self.steps}
+        for base, reads in joining.items():
+            owner = f"{base}\0"  # no node has this name
+            self.extents.update({(owner, d): n for d, n in enumerate(reads[0][1].base_shape) if n != 1})
+            for step, operand in reads:
+                outer += self._pairs(owner, step, operand)
         pairs = [*(pair for found in self.inner.values() for pair in found), *outer]
         cuts = self._cuts(pairs)
         if cuts is None:  # no common refinement: reshapes that cut a loop match nowhere

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import prod
 
-from fusion_search.search.plan import OuterLoop, Tile
 from fusion_search.ir.graph import Shape
+from fusion_search.search.plan import OuterLoop, Tile
 
 from .digits import Digit, Digits, flat_form, same_digit, strides
 from .facts import Facts, Operand, Step, Violation
@@ -112,7 +113,7 @@ class ScheduleCheck:
     def _overlaps(self) -> Iterator[str]:
         for step in self.steps:
             mine = sorted((d for loop in self.loops if (d := carried(loop, step.name))), key=lambda d: (d.loop, d.step))
-            for a, b in zip(mine, mine[1:], strict=False):
+            for a, b in pairwise(mine):
                 if a.loop == b.loop and (b.step < a.step * a.extent or b.step % (a.step * a.extent)) and a.extent and b.extent:
                     yield f"{step.name} carries part of loop {a.loop} twice"
 

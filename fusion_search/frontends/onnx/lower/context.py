@@ -18,7 +18,7 @@ from fusion_search.ir.spec import Array
 Item = str | tuple[str, ...]
 
 
-class NotLowered(Exception):  # noqa: N818 - a signal, not an error: the call becomes an opaque node
+class NotLowered(Exception):
     """A rule does not cover this form of its operator."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
+from typing import Any
 
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule
 
@@ -105,14 +105,21 @@ def conv(ctx: Lowering, call: Call) -> list[Item]:
 
 
 def _conv(
-    ctx: Lowering, x: str, w: str, bias: str, groups: int, strides: Sequence[int], dilations: Sequence[int], before: Sequence[int],
+    ctx: Lowering,
+    x: str,
+    w: str,
+    bias: str,
+    groups: int,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    before: Sequence[int],
     after: Sequence[int],
-) -> str:  # fmt: skip
+) -> str:
     xs, ws = ctx.shape(x), ctx.shape(w)
     operands = [ctx.view(x, (xs[0], groups, xs[1] // groups, *xs[2:])), ctx.view(w, (groups, ws[0] // groups, *ws[1:]))]
     if bias:
         operands.append(ctx.view(bias, (groups, ws[0] // groups)))
-    attrs = {"strides": tuple(strides), "dilations": tuple(dilations), "before": tuple(before), "after": tuple(after)}
+    attrs: dict[str, Any] = {"strides": tuple(strides), "dilations": tuple(dilations), "before": tuple(before), "after": tuple(after)}
     out = ctx.op("Conv", *operands, **attrs)
     shape = ctx.shape(out)
     return ctx.view(out, (xs[0], ws[0], *shape[3:]))
@@ -154,9 +161,7 @@ def conv_transpose(ctx: Lowering, call: Call) -> list[Item]:
     trail = [d * (k - 1) - p + e - (s - 1) for d, k, p, e, s in zip(dilations, kernel, after, extra, strides, strict=True)]
     cut = [(0, 0), *((min(0, b), min(0, a)) for b, a in zip(lead, trail, strict=True))]
     if any(any(pair) for pair in cut):
-        spread = ctx.op(
-            "Pad", spread, part="cut", before=(0, *(b for b, _ in cut)), after=(0, *(a for _, a in cut)), value=0.0
-        )
+        spread = ctx.op("Pad", spread, part="cut", before=(0, *(b for b, _ in cut)), after=(0, *(a for _, a in cut)), value=0.0)
     return [_conv(ctx, spread, w, bias, groups, (1,) * rank, dilations, [max(0, b) for b in lead], [max(0, a) for a in trail])]
 
 

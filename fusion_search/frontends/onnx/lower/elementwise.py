@@ -269,8 +269,12 @@ def gelu(ctx: Lowering, call: Call) -> list[Item]:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("Abs", "Neg", "Sign", "Relu", "Add", "Sub", "Mul", "Div", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"), same),
-    **dict.fromkeys(("Sqrt", "Reciprocal", "Floor", "Ceil", "Round", "Exp", "Log", "Tanh", "Sigmoid", "Erf", "Sin", "Cos", "IsNaN"), floating),
+    **dict.fromkeys(
+        ("Abs", "Neg", "Sign", "Relu", "Add", "Sub", "Mul", "Div", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"), same
+    ),
+    **dict.fromkeys(
+        ("Sqrt", "Reciprocal", "Floor", "Ceil", "Round", "Exp", "Log", "Tanh", "Sigmoid", "Erf", "Sin", "Cos", "IsNaN"), floating
+    ),
     **dict.fromkeys(("And", "Or", "Xor", "Not"), boolean),
     **dict.fromkeys(("Sum", "Mean", "Max", "Min"), variadic),
     **dict.fromkeys(("Cast", "CastLike"), cast),

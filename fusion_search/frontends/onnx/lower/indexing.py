@@ -10,6 +10,7 @@ from onnx import numpy_helper
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule, axis_of
 from fusion_search.frontends.onnx.lower.layout import broadcast, cut
 from fusion_search.frontends.onnx.tensors import CORE_DTYPES, sparse_array, tensor_array
+from fusion_search.ir.spec import Array
 
 _LARGEST = 2**31
 
@@ -91,7 +92,7 @@ def gather(ctx: Lowering, call: Call) -> list[Item]:
     return [ctx.op("Gather", x, index, axis=axis)]
 
 
-def _check_index(index: np.ndarray, extent: int) -> None:  # type: ignore[type-arg]
+def _check_index(index: Array, extent: int) -> None:
     if index.size and not -extent <= int(index.min()) <= int(index.max()) < extent:
         raise ValueError(f"index {int(index.min())} to {int(index.max())} is outside of {extent} elements")
 
@@ -143,7 +144,9 @@ def one_hot(ctx: Lowering, call: Call) -> list[Item]:
     if dtype.kind not in "iu" or depth < 1 or depth > _LARGEST:
         raise NotLowered
     spread = ctx.view(index, (*extents[:axis], 1, *extents[axis:]))
-    below = ctx.op("Where", ctx.op("Less", spread, ctx.scalar(0, dtype), part="less"), ctx.scalar(depth, dtype), ctx.scalar(0, dtype), part="wrap")
+    below = ctx.op(
+        "Where", ctx.op("Less", spread, ctx.scalar(0, dtype), part="less"), ctx.scalar(depth, dtype), ctx.scalar(0, dtype), part="wrap"
+    )
     places = ctx.constant(np.arange(depth).astype(dtype).reshape((depth, *(1,) * (len(extents) - axis))))
     hit = ctx.op("Equal", ctx.op("Add", spread, below, part="add"), places, part="equal")
     off, on = (ctx.view(cut(ctx, values, 0, k, 1, part=f"value{k}"), ()) for k in range(2))

@@ -13,23 +13,24 @@ from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, Not
 def reshape(ctx: Lowering, call: Call) -> list[Item]:
     """0 keeps an extent (unless allowzero), -1 takes what is left."""
     x = call.tensor(0)
-    shape, wanted = ctx.shape(x), list(ctx.ints(call.tensor(1)))
+    shape, given = ctx.shape(x), list(ctx.ints(call.tensor(1)))
+    wanted = list(given)
     size = math.prod(shape)
     if not call.attrs.get("allowzero", 0):
         for d, n in enumerate(wanted):
             if n == 0:
                 if d >= len(shape):
-                    raise ValueError(f"cannot view {list(shape)} as {wanted}: there is no dimension {d} to keep")
+                    raise ValueError(f"cannot view {list(shape)} as {given}: there is no dimension {d} to keep")
                 wanted[d] = shape[d]
     if wanted.count(-1) > 1 or any(n < -1 for n in wanted):
-        raise ValueError(f"cannot view {list(shape)} as {wanted}: at most one -1")
+        raise ValueError(f"cannot view {list(shape)} as {given}: at most one -1")
     if -1 in wanted:
         rest = math.prod(n for n in wanted if n != -1)
         if rest == 0 and size:
-            raise ValueError(f"cannot view {list(shape)} as {wanted}")
+            raise ValueError(f"cannot view {list(shape)} as {given}")
         wanted[wanted.index(-1)] = size // rest if rest else 0
     if math.prod(wanted) != size:
-        raise ValueError(f"cannot view {list(shape)} as {wanted}: {size} elements do not fit")
+        raise ValueError(f"cannot view {list(shape)} as {given}: {size} elements do not fit")
     return [ctx.view(x, wanted)]
 
 
@@ -135,9 +136,7 @@ def split(ctx: Lowering, call: Call) -> list[Item]:
     if len(sizes) < len(call.wanted):
         raise ValueError(f"{len(sizes)} parts for {len(call.wanted)} outputs")
     starts = np.cumsum([0, *sizes]).tolist()
-    return [
-        cut(ctx, x, axis, starts[k], sizes[k], part=f"part{k}") if wanted else "" for k, wanted in enumerate(call.wanted)
-    ]  # fmt: skip
+    return [cut(ctx, x, axis, starts[k], sizes[k], part=f"part{k}") if wanted else "" for k, wanted in enumerate(call.wanted)]
 
 
 def concat(ctx: Lowering, call: Call) -> list[Item]:
@@ -181,7 +180,7 @@ def pad(ctx: Lowering, call: Call) -> list[Item]:
         places = np.arange(max(0, -b), n - max(0, -a))
         if mode == "reflect" and max(b, a) >= len(places):
             raise NotLowered
-        places = np.pad(places, (max(0, b), max(0, a)), mode=mode)  # type: ignore[call-overload]
+        places = np.pad(places, (max(0, b), max(0, a)), mode=mode)
         x = ctx.op("Gather", x, ctx.constant(places.astype(np.int64)), part=f"axis{axis}", axis=axis)
     return [x]
 

@@ -30,7 +30,9 @@ def _reduce(core: str, ctx: Lowering, x: str, axes: tuple[int, ...], part: str =
         return x
     if math.prod(shape[a] for a in axes) == 0:
         dtype = ctx.dtype(x)
-        low, high = (-np.inf, np.inf) if ctx.is_float(x) else (False, True) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        low, high = (
+            (-np.inf, np.inf) if ctx.is_float(x) else (False, True) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        )
         empty = {"ReduceSum": 0, "ReduceProd": 1, "ReduceMax": low, "ReduceMin": high, "ReduceMean": np.nan}[core]
         return ctx.op("Expand", ctx.scalar(empty, dtype), shape=tuple(1 if d in axes else n for d, n in enumerate(shape)))
     return ctx.op(core, x, part=part, axes=axes)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule, axis_of
 from fusion_search.frontends.onnx.lower.layout import broadcast
 from fusion_search.ir.spec import Array
+
+_ROUNDED: dict[str, Callable[[Array], Array]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_prefer_floor": lambda v: np.ceil(v - 0.5),
+    "round_prefer_ceil": lambda v: np.floor(v + 0.5),
+}
 
 
 def resize(ctx: Lowering, call: Call) -> list[Item]:
@@ -37,7 +46,9 @@ def resize(ctx: Lowering, call: Call) -> list[Item]:
             continue
         if not out:
             raise NotLowered
-        at = _coordinates(np.arange(out, dtype=np.float64), scale, n, out, n * scale, coordinates, mode)
+        # which neighbour is nearest can hang on the last bit, and the common runtimes compute it in float32
+        number = np.float32 if mode == "nearest" else np.float64
+        at = _coordinates(np.arange(out, dtype=number), number(scale), n, out, number(n * scale), coordinates)
         x = _axis(ctx, call, x, axis, at, mode, coordinates)
     return [ctx.narrow(x, dtype)]
 
@@ -57,21 +68,24 @@ def _target(ctx: Lowering, call: Call, count: int) -> tuple[tuple[float, ...], t
     return scales, sizes
 
 
-def _coordinates(out: Array, scale: float, n: int, size: int, wanted: float, mode: str, kind: str) -> Array:
+def _coordinates(out: Array, scale: Any, n: int, size: int, wanted: Any, mode: str) -> Array:
     """Map positions of the result to positions of the operand."""
+    centred = (out + 0.5) / scale - 0.5
     if mode == "asymmetric":
-        return out / scale
-    if mode == "half_pixel":
-        return (out + 0.5) / scale - 0.5
-    if mode == "pytorch_half_pixel":
-        return (out + 0.5) / scale - 0.5 if size > 1 else np.zeros_like(out)
-    if mode == "align_corners":
-        return out * (n - 1) / (size - 1) if size > 1 else np.zeros_like(out)
-    if mode == "tf_half_pixel_for_nn":
-        return (out + 0.5) / scale
-    if mode == "half_pixel_symmetric":
-        return n / 2 * (1 - size / wanted) + (out + 0.5) / scale - 0.5
-    raise NotLowered
+        at = out / scale
+    elif mode == "half_pixel" or (mode == "pytorch_half_pixel" and size > 1):
+        at = centred
+    elif mode == "align_corners" and size > 1:
+        at = out * (n - 1) / (size - 1)
+    elif mode in ("align_corners", "pytorch_half_pixel"):
+        at = np.zeros_like(out)
+    elif mode == "tf_half_pixel_for_nn":
+        at = (out + 0.5) / scale
+    elif mode == "half_pixel_symmetric":
+        at = n / 2 * (1 - size / wanted) + centred
+    else:
+        raise NotLowered
+    return np.asarray(at)
 
 
 def _axis(ctx: Lowering, call: Call, x: str, axis: int, at: Array, mode: str, coordinates: str) -> str:
@@ -80,12 +94,9 @@ def _axis(ctx: Lowering, call: Call, x: str, axis: int, at: Array, mode: str, co
     if mode == "nearest":
         default = "round_prefer_floor" if call.opset >= 11 else "floor"
         how = call.attrs.get("nearest_mode", default)
-        rounded = {"floor": np.floor, "ceil": np.ceil, "round_prefer_floor": lambda v: np.ceil(v - 0.5), "round_prefer_ceil": lambda v: np.floor(v + 0.5)}
-        if how not in rounded:
+        if how not in _ROUNDED:
             raise NotLowered
-        # a hair's breadth from an integer is that integer: scales are stored in float32
-        near = np.where(np.abs(at - np.round(at)) < 1e-6, np.round(at), at)
-        places = np.clip(rounded[how](near), 0, n - 1).astype(np.int64)
+        places = np.clip(_ROUNDED[how](at), 0, n - 1).astype(np.int64)
         if out % n == 0 and bool((places == np.arange(out) // (out // n)).all()):
             apart = ctx.view(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
             wide = broadcast(ctx, apart, (*shape[: axis + 1], out // n, *shape[axis + 1 :]), part=f"axis{axis}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule, axis_of
 from fusion_search.frontends.onnx.lower.layout import cut, split_sizes
-
-import numpy as np
 
 
 def _sequence(call: Call) -> tuple[str, ...]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from fusion_search.frontends.onnx.lower.contraction import auto_pads, window_attrs
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule
+from fusion_search.frontends.onnx.lower.contraction import auto_pads, window_attrs
 from fusion_search.ir.ops.windows import window_extent
 
 
-def _geometry(ctx: Lowering, call: Call) -> dict[str, tuple[int, ...]]:
+def _geometry(ctx: Lowering, call: Call) -> dict[str, Any]:
     """Return kernel, strides, dilations, before and after for all dimensions of the operand.
 
     With ``ceil_mode`` a last, partial window counts when it starts inside the input or the padding before it.
@@ -37,8 +37,12 @@ def _geometry(ctx: Lowering, call: Call) -> dict[str, tuple[int, ...]]:
         after = tuple(ends)
     ones, zeros = (1, 1), (0, 0)
     return {
-        "kernel": ones + kernel, "strides": ones + strides, "dilations": ones + dilations, "before": zeros + before, "after": zeros + after
-    }  # fmt: skip
+        "kernel": ones + kernel,
+        "strides": ones + strides,
+        "dilations": ones + dilations,
+        "before": zeros + before,
+        "after": zeros + after,
+    }
 
 
 def max_pool(ctx: Lowering, call: Call) -> list[Item]:
@@ -95,9 +99,13 @@ def lrn(ctx: Lowering, call: Call) -> list[Item]:
     wide = ctx.dtype(x)
     square = ctx.op("Mul", x, x, part="square")
     before = (size - 1) // 2
-    geometry: dict[str, Sequence[int]] = {
-        "kernel": along(size, 1), "strides": (1,) * rank, "dilations": (1,) * rank, "before": along(before, 0), "after": along(size - 1 - before, 0)
-    }  # fmt: skip
+    geometry: dict[str, Any] = {
+        "kernel": along(size, 1),
+        "strides": (1,) * rank,
+        "dilations": (1,) * rank,
+        "before": along(before, 0),
+        "after": along(size - 1 - before, 0),
+    }
     total = ctx.op("SumPool", square, part="sum", **geometry)
     scaled = ctx.op("Mul", total, ctx.scalar(call.attrs.get("alpha", 1e-4) / size, wide), part="scale")
     base = ctx.op("Add", scaled, ctx.scalar(call.attrs.get("bias", 1.0), wide), part="bias")

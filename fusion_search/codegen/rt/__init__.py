@@ -1,0 +1,1 @@
+"""Run-time library of generated kernels: what their source imports and calls."""

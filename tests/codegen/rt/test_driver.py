@@ -1,0 +1,88 @@
+"""The plan driver: every item once, private scratch, order of steps."""
+
+import threading
+
+import numba
+import numpy as np
+import pytest
+
+from fusion_search.codegen.rt import driver, loader
+from tests.codegen.rt.helpers import HEADER
+
+SOURCE = (
+    HEADER
+    + """
+@cfunc(KERNEL_SIGNATURE, cache=True, error_model="numpy")
+def k_scratch(args, scratch, lo, hi):
+    # Fill the scratch, then read it back: a shared slot would show.
+    t = table(args)
+    x = p_f8(t[0], lo)
+    out = p_f8(t[1], lo)
+    s = p_f8(scratch, 0)
+    for _ in range(20):
+        for i in range(hi - lo):
+            s[i] = x[i] * 3.0
+        for i in range(hi - lo):
+            out[i] = s[i] + 1.0
+
+@cfunc(KERNEL_SIGNATURE, cache=True, error_model="numpy")
+def k_count(args, scratch, lo, hi):
+    out = p_i8(table(args)[0], lo)
+    for i in range(hi - lo):
+        out[i] += 1
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    return loader.load(SOURCE, ["k_scratch", "k_count"], tmp_path_factory.mktemp("kernels"))
+
+
+def test_layer_is_not_workqueue(kernels):
+    driver.run_plan(np.zeros((1, 4), np.int64), 0, 0, 0)
+    assert numba.config.THREADING_LAYER in ("omp", "tbb")
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3, 7])
+@pytest.mark.parametrize(("n", "chunk"), [(0, 5), (1, 1), (1000, 1), (1000, 7), (1000, 999), (1000, 5000)])
+def test_every_item_once(kernels, workers, n, chunk):
+    counts = np.zeros(n + 1, np.int64)
+    table = np.array([counts.ctypes.data], np.int64)
+    steps = np.array([[kernels["k_count"], table.ctypes.data, n, chunk]] * 3, np.int64)
+    driver.run_plan(steps, 3, 0, 0, workers)
+    assert (counts[:n] == 3).all()
+    assert counts[n] == 0
+    driver.run_plan_serial(steps, 2, 0, 0)
+    assert (counts[:n] == 5).all()
+
+
+def test_scratch_is_private_and_results_repeat(kernels):
+    n, chunk = 50_000, 512
+    x = np.random.default_rng(0).standard_normal(n)
+    results = []
+
+    def plan():
+        mid, out = np.empty(n), np.empty(n)
+        tables = [np.array([a.ctypes.data, b.ctypes.data], np.int64) for a, b in ((x, mid), (mid, out))]
+        rows = [[kernels["k_scratch"], t.ctypes.data, n, chunk] for t in tables]
+        scratch = np.empty(driver.scratch_slots() * chunk)
+        for workers in (1, min(2, driver.scratch_slots())):
+            driver.run_plan(np.array(rows, np.int64), 2, scratch.ctypes.data, chunk * 8, workers)
+            results.append(out.tobytes())
+
+    # Two Python threads run plans at the same time.
+    threads = [threading.Thread(target=plan) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(results) == {((x * 3 + 1) * 3 + 1).tobytes()}
+    assert len(results) == 4
+
+
+def test_bind():
+    table = np.zeros(3, np.int64)
+    slots, offsets = np.array([1, -1, 0]), np.array([8, 42, 16])
+    driver.bind(table, slots, offsets, np.array([1000, 2000]))
+    assert table.tolist() == [2008, 42, 1016]

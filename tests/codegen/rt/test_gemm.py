@@ -1,0 +1,79 @@
+"""Matrix products: values, untouched surroundings, bits independent of the split."""
+
+import numpy as np
+import pytest
+
+from fusion_search.codegen.rt.gemm import gemm_address, gemm_scratch_bytes
+from tests.codegen.rt.helpers import call, same_bits
+
+SIZES = [0, 1, 2, 3, 5, 6, 7, 13, 17, 31, 64, 65, 70, 97, 130]
+
+
+def multiply(a, b, c, beta=0):
+    gemm = call(gemm_address(str(a.dtype)), 13)
+    size = a.itemsize
+    scratch = np.full(gemm_scratch_bytes() + 64, 0xA5, np.uint8)
+    gemm(
+        a.shape[0],
+        b.shape[1],
+        a.shape[1],
+        a.ctypes.data,
+        a.strides[0] // size,
+        a.strides[1] // size,
+        b.ctypes.data,
+        b.strides[0] // size,
+        b.strides[1] // size,
+        c.ctypes.data,
+        c.strides[0] // size,
+        beta,
+        scratch.ctypes.data,
+    )
+    assert (scratch[gemm_scratch_bytes() :] == 0xA5).all()
+
+
+def matrix(rng, rows, cols, dtype):
+    layout = rng.integers(4)
+    if layout == 0:
+        return rng.standard_normal((rows, cols)).astype(dtype)
+    if layout == 1:
+        return rng.standard_normal((cols, rows)).astype(dtype).T
+    if layout == 2:
+        return rng.standard_normal((rows, 2 * cols)).astype(dtype)[:, ::2]
+    return rng.standard_normal((rows, cols + 5)).astype(dtype)[:, 3 : 3 + cols]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_random_shapes(dtype):
+    rng = np.random.default_rng(0)
+    tolerance = 2e-4 if dtype == "float32" else 1e-11
+    for trial in range(250):
+        m, n, k = (int(v) for v in rng.choice(SIZES, 3))
+        k = int(rng.integers(380, 900)) if trial % 16 == 0 else k
+        a, b = matrix(rng, m, k, dtype), matrix(rng, k, n, dtype)
+        old = rng.standard_normal((m, n)).astype(dtype)
+        frame = np.full((m + 1, n + 3), 7, dtype)
+        c = frame[:m, :n]
+        c[:] = old
+        beta = int(rng.integers(2))
+        multiply(a, b, c, beta)
+        reference = a.astype(np.float64) @ b.astype(np.float64) + beta * old
+        np.testing.assert_allclose(c, reference, rtol=tolerance, atol=tolerance)
+        assert (frame[m:] == 7).all()
+        assert (frame[:, n:] == 7).all()
+        pieces = old.copy()
+        i, j = int(rng.integers(m + 1)), int(rng.integers(n + 1))
+        for rows in (slice(0, i), slice(i, m)):
+            for cols in (slice(0, j), slice(j, n)):
+                multiply(a[rows], b[:, cols], pieces[rows, cols], beta)
+        assert same_bits(pieces, c), (m, n, k, a.strides, b.strides, beta)
+
+
+def test_k_may_be_split_by_beta():
+    rng = np.random.default_rng(1)
+    a = rng.standard_normal((20, 700)).astype(np.float32)
+    b = rng.standard_normal((700, 90)).astype(np.float32)
+    whole, parts = np.empty((20, 90), np.float32), np.empty((20, 90), np.float32)
+    multiply(a, b, whole)
+    multiply(a[:, :123], b[:123], parts)
+    multiply(a[:, 123:], b[123:], parts, 1)
+    assert same_bits(whole, parts)
