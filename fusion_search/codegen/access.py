@@ -119,6 +119,8 @@ def group_access(program: Program, analysis: Analysis) -> GroupAccess:
         writes.append(linear)
         if member.spec.name == "Conv" and not pointwise_window(member):
             pinned |= {a for loop in table.loops[i][2:] for a in loop}
+        elif member.spec.kind == "window" and member.spec.name != "Conv":
+            pinned |= {a for loop in table.loops[i][member.domain.rank :] for a in loop}
     loops = [
         MemberLoops(
             [a for loop in table.loops[i][: m.domain.rank] for a in loop],

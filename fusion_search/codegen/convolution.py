@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from fusion_search.codegen.access import Linear
 from fusion_search.codegen.emit import Emitter, Place
 from fusion_search.codegen.rt.conv import WindowShape, conv_scratch_bytes
 from fusion_search.codegen.stages import Stage
@@ -70,7 +71,7 @@ def _range(e: Emitter, atom: int | None, full: str) -> tuple[str, str]:
 
 
 def _target(e: Emitter, i: int, result: Place, inside: dict[int, str]) -> str:
-    parts = [e.base(f"w{i}", result.strides, 0, relative=result.kind == "scratch")]
+    parts = [e.base(f"w{i}", result, Linear(result.strides))]
     parts += [f"{v} * {e.step(f'w{i}', a, result.strides[a])}" for a, v in inside.items() if result.strides.get(a)]
     offset = " + ".join(p for p in parts if p != "0") or "0"
     return f"{result.address} + ({offset}) * 4"
@@ -91,14 +92,14 @@ def _emit_bias(e: Emitter, i: int, inside: dict[int, str], filters: int | None, 
             value = str(place)
         else:
             assert isinstance(place, Place) and linear is not None
-            parts = [e.base(key, linear.strides, linear.offset, relative=place.kind == "scratch")]
+            parts = [e.base(key, place, linear)]
             parts += [f"{v} * {e.step(key, a, linear.strides[a])}" for a, v in variables.items() if linear.strides.get(a)]
             offset = " + ".join(p for p in parts if p != "0") or "0"
             value = w.name("h")
             w.put(f"{value} = p_f4({place.address}, {offset})")
             value = f"{value}[j]" if last == filters and last is not None else f"{value}[0]"
         pointer = w.name("x")
-        parts = [e.base(f"w{i}", result.strides, 0, relative=result.kind == "scratch")]
+        parts = [e.base(f"w{i}", result, Linear(result.strides))]
         parts += [f"{v} * {e.step(f'w{i}', a, result.strides[a])}" for a, v in variables.items() if result.strides.get(a)]
         w.put(f"{pointer} = p_f4({result.address}, {' + '.join(p for p in parts if p != '0') or '0'})")
         if last is None:

@@ -184,11 +184,12 @@ class Emitter:
         """How many steps a stage takes along a loop: the block's size, or the extent."""
         return self.sizes.get(atom) or self.extent(atom)
 
-    def base(self, key: str, strides: dict[int, int], offset: int, *, relative: bool) -> str:
-        """Offset of an address at this item; in scratch, blocked loops count from the block's start."""
+    def base(self, key: str, place: Place, linear: Linear) -> str:
+        """Offset of an address at this item; in scratch, the blocked loops that it spans count from the block's start."""
+        strides, offset = linear.strides, linear.offset
         parts = [self.w.number(("offset", key), offset)] if offset else []
         for atom in sorted(strides):
-            if atom in self.group.outer and not (relative and atom in self.tiles):
+            if atom in self.group.outer and not (place.kind == "scratch" and atom in self.tiles and atom in place.strides):
                 parts.append(f"{self.index[atom]} * {self.step(key, atom, strides[atom])}")
         return " + ".join(parts) or "0"
 

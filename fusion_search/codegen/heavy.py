@@ -115,7 +115,7 @@ def _chain_step(e: Emitter, key: str, linear: Linear, atoms: tuple[int, ...]) ->
 
 
 def _at(e: Emitter, place: Place, linear: Linear, key: str, variables: dict[int, str], size: int) -> str:
-    parts = [e.base(key, linear.strides, linear.offset, relative=place.kind == "scratch")]
+    parts = [e.base(key, place, linear)]
     parts += [f"{variables[a]} * {e.step(key, a, linear.strides[a])}" for a in variables if linear.strides.get(a)]
     offset = " + ".join(p for p in parts if p != "0") or "0"
     return f"{place.address} + ({offset}) * {size}"
@@ -147,7 +147,7 @@ def _emit_bias(e: Emitter, i: int, product: Product, variables: dict[int, str], 
 
 
 def _offset(e: Emitter, place: Place, linear: Linear, key: str, variables: dict[int, str]) -> str:
-    parts = [e.base(key, linear.strides, linear.offset, relative=place.kind == "scratch")]
+    parts = [e.base(key, place, linear)]
     parts += [f"{variables[a]} * {e.step(key, a, linear.strides[a])}" for a in variables if linear.strides.get(a)]
     return " + ".join(p for p in parts if p != "0") or "0"
 
@@ -252,8 +252,14 @@ def _window_axes(e: Emitter, i: int) -> list[tuple[int | None, int, int | None, 
 
 
 def _axes(e: Emitter, i: int) -> list[int]:
+    """Axes with a window, a stride or padding."""
     member = e.group.members[i]
-    return [d for d, dim in enumerate(member.domain.reads[0].dims) if dim.loop is None and (dim.terms or dim.offset)]
+    rank = member.domain.rank
+    return [
+        d
+        for d, dim in enumerate(member.domain.reads[0].dims)
+        if (dim.terms or dim.offset) and (dim.loop is None or dim.loop >= rank)
+    ]
 
 
 def _axis_size(e: Emitter, i: int, k: int) -> int:

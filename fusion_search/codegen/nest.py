@@ -30,7 +30,7 @@ class _Nest:
     def offset(self, key: str, place: Place, linear: Linear) -> str:
         """Offset of an address, all loops but the innermost in it."""
         e = self.e
-        parts = [e.base(key, linear.strides, linear.offset, relative=place.kind == "scratch")]
+        parts = [e.base(key, place, linear)]
         for atom in self.stage.order:
             stride = linear.strides.get(atom, 0)
             if stride and atom != self.inner:
@@ -314,7 +314,7 @@ def _finish(e: Emitter, stage: Stage, i: int, text: str, variables: dict[int, st
     if place.kind == "local":
         e.w.put(f"{place.address} = {rounded(place.code, text)}")
         return
-    parts = [e.base(f"w{i}", place.strides, 0, relative=place.kind == "scratch")]
+    parts = [e.base(f"w{i}", place, Linear(place.strides))]
     parts += [f"{variables[a]} * {e.step(f'w{i}', a, place.strides[a])}" for a in stage.order if place.strides.get(a) and a in variables]
     pointer, value = e.w.name("x"), e.w.name("v")
     e.w.put(f"{pointer} = p_{place.code}({place.address}, {' + '.join(p for p in parts if p != '0') or '0'})")

@@ -16,6 +16,8 @@ from fusion_search.fusion.program import Member
 ITEM_ELEMENTS = 4096
 #: A contraction's block: rows and columns of the result computed by one call.
 PANEL_ROWS, PANEL_COLUMNS = 128, 256
+#: Blocks that give every core something to do.
+SPREAD = 4
 #: What a block of a convolution's result may take of the second-level cache.
 BLOCK_BYTES = 256 << 10
 
@@ -62,6 +64,16 @@ def choose_tiles(group: GroupAccess, live_out: set[int]) -> dict[int, int]:
     dict of int to int
         Tile of each blocked atom; every other outer atom takes one step an item.
     """
+    tiles = _member_tiles(group, live_out)
+    # A member that does not carry a loop is computed again for each of its blocks: few blocks, or one.
+    partial = [a for a in sorted(group.outer) if any(a not in loops.all for loops in group.loops)]
+    others = prod(-(-group.extents[a] // tiles.get(a, 1)) for a in group.outer if a not in partial)
+    for atom in partial:
+        tiles[atom] = max(tiles.get(atom, 1), group.extents[atom] if others >= SPREAD else -(-group.extents[atom] // SPREAD))
+    return tiles
+
+
+def _member_tiles(group: GroupAccess, live_out: set[int]) -> dict[int, int]:
     heavy = next((i for i, m in enumerate(group.members) if m.spec.kind in ("contract", "window")), None)
     if heavy is not None:
         return _heavy_tiles(group, live_out, heavy)
