@@ -288,11 +288,13 @@ class _Counter:
                 more = times(_used(read, self.members, self.parallel)) - 1.0
                 extra[operand.base] = more if operand.base not in extra else np.maximum(extra[operand.base], more)
         sizes = {base: min(full[base], sum(parts.values())) for base, parts in regions.items()}
-        rereads = tuple(Reread(sizes[base], more) for base, more in sorted(extra.items()) if np.any(more > 0))
+        rereads = tuple(Reread(sizes[base], more) for base, more in extra.items() if np.any(more > 0))
         return sum(sizes.values()), rereads
 
     def _live(self, scratch: tuple[int, ...]) -> int:
         """Largest number of scalars that are alive at once when the members run in canonical order.
+
+        A result may take the register of an operand that is read for the last time.
 
         A value is alive from its definition, a live-in from its first read, until the last read in the group; what
         crosses stages lives in memory and is loaded where it is read.
@@ -308,10 +310,12 @@ class _Counter:
         alive: set[tuple[str, int]] = set()
         most = 0
         for i in range(len(self.members)):
-            alive |= set(names[i])
-            alive.add(("v", i))
+            alive.update(names[i])
             most = max(most, len(alive))
-            alive = {name for name in alive if last.get(name, -1) > i}
+            alive = {name for name in alive if last[name] > i}
+            most = max(most, len(alive) + 1)  # the result may take the register of an operand that ended
+            if last.get(("v", i), -1) > i:
+                alive.add(("v", i))
         return most
 
 

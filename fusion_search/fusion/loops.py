@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
-from fusion_search.fusion.program import Operand, Program
+from fusion_search.fusion.program import Member, Program
 
 Shape = tuple[int, ...]
 
@@ -93,15 +94,62 @@ def segments(base: Shape, view: Shape) -> tuple[tuple[tuple[int, ...], tuple[int
     return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """How one operand's stored dimensions meet the reader's loops; depends on the node alone.
+
+    Attributes
+    ----------
+    pairs : tuple of (tuple of int, tuple of int)
+        Runs of stored dimensions and the reader's loops that step through the same elements.
+    others : tuple of int
+        Stored dimensions that are read in any other way.
+    used : tuple of int
+        Loops that the index depends on.
+    """
+
+    pairs: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    others: tuple[int, ...]
+    used: tuple[int, ...]
+
+
+def matched_operands(program: Program, position: int) -> tuple[Matched, ...]:
+    """Match every operand of a node with its loops; computed once for equal nodes."""
+    member = program.members[position]
+    found = program.matches.get(member.signature)
+    if found is None:
+        found = program.matches[member.signature] = tuple(_match(member, k) for k in range(len(member.operands)))
+    return found  # type: ignore[no-any-return]
+
+
+def _match(member: Member, k: int) -> Matched:
+    operand, access, extents = member.operands[k], member.domain.reads[k], member.domain.extents
+    pairs = []
+    covered: set[int] = set()
+    for base_dims, view_dims in segments(operand.base_shape, operand.shape):
+        loops = []
+        for d in view_dims:
+            loop = access.dims[d].loop
+            if loop is None or extents[loop] != operand.shape[d]:
+                break
+            loops.append(loop)
+        else:
+            pairs.append((base_dims, tuple(loops)))
+            covered.update(base_dims)
+    others = tuple(d for d, n in enumerate(operand.base_shape) if n != 1 and d not in covered)
+    return Matched(tuple(pairs), others, tuple(sorted({loop for dim in access.dims for loop, _ in dim.terms})))
+
+
 class _Sets:
     """Disjoint sets over small integers."""
 
-    def __init__(self) -> None:
-        self.parent: list[int] = []
+    def __init__(self, count: int = 0) -> None:
+        self.parent = list(range(count))
 
-    def add(self) -> int:
-        self.parent.append(len(self.parent))
-        return len(self.parent) - 1
+    def add(self, count: int = 1) -> int:
+        first = len(self.parent)
+        self.parent.extend(range(first, first + count))
+        return first
 
     def find(self, k: int) -> int:
         parent = self.parent
@@ -112,8 +160,10 @@ class _Sets:
 
     def join(self, a: int, b: int) -> None:
         a, b = self.find(a), self.find(b)
-        if a != b:
-            self.parent[max(a, b)] = min(a, b)
+        if a < b:
+            self.parent[b] = a
+        elif b < a:
+            self.parent[a] = b
 
 
 def group_loops(program: Program, positions: Sequence[int], line_bytes: int) -> GroupLoops:
@@ -160,120 +210,80 @@ def _solved(program: Program, positions: Sequence[int], line_bytes: int) -> tupl
 
 
 class _Unifier:
+    """The loops of a group as numbered elements: those of each member in a row, then the dimensions of shared live-ins."""
+
     def __init__(self, program: Program, positions: Sequence[int], line_bytes: int, dropped: set[int]) -> None:
         self.members = [program.members[p] for p in positions]
-        self.local = {p: i for i, p in enumerate(positions)}
-        self.sets = _Sets()
+        self.matches = [matched_operands(program, p) for p in positions]
         self.extent: list[int] = []
-        self.ids: list[list[int]] = []  # member -> loop -> element, -1 for extent 1
+        self.first: list[int] = []
         for member in self.members:
-            self.ids.append([self._element(n) if n != 1 else -1 for n in member.domain.extents])
-        self.line_bytes, self.dropped = line_bytes, dropped
-        self.shared: dict[int, list[int]] = {}  # live-in -> its dimensions' elements
-        self.atoms_of: dict[int, tuple[int, ...]] = {}
-        # (reader, operand index, operand, owner elements by base dimension, producer)
-        self.edges: list[tuple[int, int, Operand, list[int], int]] = []
-        self._collect()
+            self.first.append(len(self.extent))
+            self.extent += member.domain.extents
+        self.sets = _Sets(len(self.extent))
+        self.shared: dict[int, int] = {}  # live-in -> its first element
+        # (reader, operand, first element of the owner's dimensions or -1, producer or -1)
+        self.edges: list[tuple[int, int, int, int]] = []
+        self._collect({p: i for i, p in enumerate(positions)}, line_bytes, dropped)
 
-    def _element(self, extent: int) -> int:
-        self.extent.append(extent)
-        return self.sets.add()
-
-    def _collect(self) -> None:
-        live_ins: dict[int, list[tuple[int, int, Operand]]] = {}
+    def _collect(self, local: dict[int, int], line_bytes: int, dropped: set[int]) -> None:
+        live_ins: dict[int, list[tuple[int, int]]] = {}
         for i, member in enumerate(self.members):
             for k, operand in enumerate(member.operands):
                 if operand.parameter:
                     continue
-                producer = self.local.get(operand.producer, -1) if operand.producer >= 0 else -1
+                producer = local.get(operand.producer, -1) if operand.producer >= 0 else -1
                 if producer >= 0:
-                    self.edges.append((i, k, operand, self.ids[producer], producer))
+                    self.edges.append((i, k, self.first[producer], producer))
                 else:
-                    live_ins.setdefault(operand.base, []).append((i, k, operand))
-        for reads in live_ins.values():
-            operand = reads[0][2]
-            size = operand.itemsize
-            for n in operand.base_shape:
-                size *= n
-            shared = len(reads) > 1 and size > self.line_bytes and operand.base not in self.dropped
-            owner = [self._element(n) if n != 1 else -1 for n in operand.base_shape] if shared else []
-            if shared:
-                self.shared[operand.base] = owner
-            self.edges += [(i, k, o, owner, -1) for i, k, o in reads]
-
-    def guilty(self, conflicts: frozenset[int]) -> set[int]:
-        """Live-ins that have a dimension among these atoms."""
-        return {base for base, owner in self.shared.items() if any(conflicts.intersection(self.atoms_of.get(e, ())) for e in owner)}
-
-    def _loop(self, reader: int, operand: int, dim: int, extent: int) -> int:
-        """The reader's loop that indexes a dimension as the identity, or -1."""
-        loop = self.members[reader].domain.reads[operand].dims[dim].loop
-        if loop is None or self.members[reader].domain.extents[loop] != extent:
-            return -1
-        return self.ids[reader][loop]
+                    live_ins.setdefault(operand.base, []).append((i, k))
+        for base, reads in live_ins.items():
+            owner = -1
+            if len(reads) > 1 and base not in dropped:
+                operand = self.members[reads[0][0]].operands[reads[0][1]]
+                size = operand.itemsize
+                for n in operand.base_shape:
+                    size *= n
+                if size > line_bytes:
+                    owner = self.shared[base] = self.sets.add(len(operand.base_shape))
+                    self.extent += operand.base_shape
+            self.edges += [(i, k, owner, -1) for i, k in reads]
 
     def solve(self) -> GroupLoops:
-        plain: list[tuple[int, int]] = []
+        """Join the elements, cut them where views do, and number what comes out."""
+        sets, first = self.sets, self.first
         cut: list[tuple[list[int], list[int]]] = []
-        self.joins: list[tuple[int, int, list[int], list[int]]] = []  # (reader, operand, owner's side, reader's side)
-        for i, k, operand, owner, _ in self.edges:
-            if not owner:
+        for i, k, owner, _ in self.edges:
+            if owner < 0:
                 continue
-            for base_dims, view_dims in segments(operand.base_shape, operand.shape):
-                loops = [self._loop(i, k, d, operand.shape[d]) for d in view_dims]
-                if -1 in loops:
-                    continue
-                self.joins.append((i, k, [owner[d] for d in base_dims], loops))
-                if len(base_dims) == 1 and len(view_dims) == 1:
-                    plain.append((owner[base_dims[0]], loops[0]))
+            for base_dims, loops in self.matches[i][k].pairs:
+                if len(base_dims) == 1 and len(loops) == 1:
+                    sets.join(owner + base_dims[0], first[i] + loops[0])
                 else:
-                    cut.append(([owner[d] for d in base_dims], loops))
-        for a, b in plain:
-            self.sets.join(a, b)
-        pieces = self._cut(cut) if cut else None
+                    cut.append(([owner + d for d in base_dims], [first[i] + loop for loop in loops]))
         self.numbering: dict[int, list[tuple[int, int]]] = {}
+        pieces = self._cut(cut) if cut else None
         if pieces is None:
-            return self._finish({}, _Sets())
+            return self._finish(None)
         atoms, self.numbering = pieces
-        return self._finish(self.numbering, atoms)
-
-    def tangled(self, edges: set[tuple[int, int]]) -> set[int]:
-        """Members with a loop that some member would carry twice if these reads alone, as (reader, operand), unified."""
-        sets = _Sets()
-        raw: dict[int, list[int]] = {}
-
-        def pieces(element: int) -> list[int]:
-            if element not in raw:
-                count = len(self.numbering[self.sets.find(element)]) if self.numbering else 1
-                raw[element] = [sets.add() for _ in range(count)]
-            return raw[element]
-
-        for i, k, left, right in self.joins:
-            if (i, k) in edges:
-                a, b = ([atom for element in side for atom in pieces(element)] for side in (left, right))
-                if len(a) == len(b):
-                    for x, y in zip(a, b, strict=True):
-                        sets.join(x, y)
-        mine = [[sets.find(atom) for element in row if element >= 0 for atom in pieces(element)] for row in self.ids]
-        twice = {atom for atoms in mine for atom in atoms if atoms.count(atom) > 1}
-        return {i for i, atoms in enumerate(mine) if twice.intersection(atoms)}
+        return self._finish(atoms)
 
     # ------------------------------------------------------------------ cutting loops at the boundaries of views
 
     def _cut(self, pairs: list[tuple[list[int], list[int]]]) -> tuple[_Sets, dict[int, list[tuple[int, int]]]] | None:
         """Return the atoms of each class of loops as (atom, extent) lists, or None when no view can be matched."""
-        usable = [pair for pair in pairs if self._chain(self._boundaries(pair[0]) | self._boundaries(pair[1]))]
+        usable = [pair for pair in pairs if self._chain(self._points(pair[0], {}) | self._points(pair[1], {}))]
         cuts: dict[int, set[int]] = {}
         changed = True
         while changed:
             changed = False
             for left, right in usable:
-                positions = self._positions(left, cuts) | self._positions(right, cuts)
+                points = self._points(left, cuts) | self._points(right, cuts)
                 for side in (left, right):
-                    before = sum(len(c) for c in cuts.values())
-                    if not self._impose(side, positions, cuts):
+                    grown = self._impose(side, points, cuts)
+                    if grown is None:
                         return None
-                    changed = changed or sum(len(c) for c in cuts.values()) != before
+                    changed = changed or grown
         if not all(self._chain(c | {self.extent[root]}) for root, c in cuts.items()):
             return None
         atoms = _Sets()
@@ -291,66 +301,73 @@ class _Unifier:
             b = [atom for element in right for atom in pieces(element)]
             for (x, _), (y, _) in zip(a, b, strict=True):
                 atoms.join(x, y)
-        for row in (*self.ids, *self.shared.values()):
-            for element in row:
-                if element >= 0:
-                    pieces(element)
+        for element, extent in enumerate(self.extent):
+            if extent != 1:
+                pieces(element)
         return atoms, numbering
-
-    def _boundaries(self, side: list[int]) -> set[int]:
-        found, product = set(), 1
-        for element in reversed(side):
-            product *= self.extent[element]
-            found.add(product)
-        return found
 
     @staticmethod
     def _chain(points: set[int]) -> bool:
-        ordered = sorted(points)
-        return all(b % a == 0 for a, b in zip(ordered, ordered[1:], strict=False))
+        return all(b % a == 0 for a, b in pairwise(sorted(points)))
 
-    def _positions(self, side: list[int], cuts: dict[int, set[int]]) -> set[int]:
+    def _points(self, side: list[int], cuts: dict[int, set[int]]) -> set[int]:
+        """Where boundaries fall, as numbers of innermost elements."""
         found, product = set(), 1
         for element in reversed(side):
-            found |= {product * c for c in cuts.get(self.sets.find(element), ())}
+            if cuts:
+                found |= {product * c for c in cuts.get(self.sets.find(element), ())}
             product *= self.extent[element]
             found.add(product)
         return found
 
-    def _impose(self, side: list[int], positions: set[int], cuts: dict[int, set[int]]) -> bool:
-        product = 1
+    def _impose(self, side: list[int], points: set[int], cuts: dict[int, set[int]]) -> bool | None:
+        """Cut the loops of one side at these points; None when a loop cannot be, else whether that was new."""
+        product, grown = 1, False
         for element in reversed(side):
             extent = self.extent[element]
-            for p in positions:
+            for p in points:
                 if product < p < product * extent:
                     if p % product or (product * extent) % p:
-                        return False
-                    cuts.setdefault(self.sets.find(element), set()).add(p // product)
+                        return None
+                    mine = cuts.setdefault(self.sets.find(element), set())
+                    grown = grown or p // product not in mine
+                    mine.add(p // product)
             product *= extent
-        return True
+        return grown
 
     # ------------------------------------------------------------------ numbering the atoms
 
-    def _finish(self, numbering: dict[int, list[tuple[int, int]]], atoms: _Sets) -> GroupLoops:
+    def _finish(self, atoms: _Sets | None) -> GroupLoops:
         order: dict[int, int] = {}
         extents: list[int] = []
-
-        def number(key: int, extent: int) -> int:
-            if key not in order:
-                order[key] = len(extents)
-                extents.append(extent)
-            return order[key]
+        known: dict[int, tuple[int, ...]] = {}
+        sets, extent = self.sets, self.extent
 
         def of(element: int) -> tuple[int, ...]:
-            if element < 0:
+            if extent[element] == 1:
                 return ()
-            root = self.sets.find(element)
-            if numbering:
-                return tuple(number(atoms.find(atom), extent) for atom, extent in numbering[root])
-            return (number(root, self.extent[root]),)
+            root = sets.find(element)
+            found = known.get(root)
+            if found is None:
+                if atoms is None:
+                    found = (len(extents),)
+                    extents.append(extent[root])
+                else:
+                    numbers = []
+                    for atom, size in self.numbering[root]:
+                        key = atoms.find(atom)
+                        if key not in order:
+                            order[key] = len(extents)
+                            extents.append(size)
+                        numbers.append(order[key])
+                    found = tuple(numbers)
+                known[root] = found
+            return found
 
-        loops = tuple(tuple(of(element) for element in row) for row in self.ids)
-        self.atoms_of = {element: of(element) for owner in self.shared.values() for element in owner}
+        loops = tuple(
+            tuple(of(first + loop) for loop in range(len(member.domain.extents))) for first, member in zip(self.first, self.members, strict=True)
+        )
+        self.known = known
         conflicts: set[int] = set()
         for member in loops:
             seen: set[int] = set()
@@ -359,28 +376,59 @@ class _Unifier:
                     if atom in seen:
                         conflicts.add(atom)
                     seen.add(atom)
-        reads = tuple(self._read(edge, loops) for edge in self.edges)
-        return GroupLoops(tuple(extents), loops, reads, frozenset(conflicts))
+        return GroupLoops(tuple(extents), loops, tuple(self._read(edge, loops) for edge in self.edges), frozenset(conflicts))
 
-    def _read(self, edge: tuple[int, int, Operand, list[int], int], loops: tuple[tuple[tuple[int, ...], ...], ...]) -> Read:
-        i, k, operand, _, producer = edge
-        access = self.members[i].domain.reads[k]
-        used = frozenset(atom for dim in access.dims for loop, _ in dim.terms for atom in loops[i][loop])
+    def _read(self, edge: tuple[int, int, int, int], loops: tuple[tuple[tuple[int, ...], ...], ...]) -> Read:
+        i, k, _, producer = edge
+        match, mine = self.matches[i][k], loops[i]
+        used = frozenset([atom for loop in match.used for atom in mine[loop]])
         if producer < 0:
             return Read(i, k, -1, False, frozenset(), used)
-        barred: set[int] = set()
-        covered: set[int] = set()
-        for base_dims, view_dims in segments(operand.base_shape, operand.shape):
-            covered |= set(base_dims)
-            mine: list[int] = []
-            for d in view_dims:
-                loop = access.dims[d].loop
-                same = loop is not None and self.members[i].domain.extents[loop] == operand.shape[d]
-                mine += loops[i][loop] if same and loop is not None else (-1,)
-            owner = [atom for d in base_dims for atom in loops[producer][d]]
-            if mine != owner:
-                barred |= set(owner)
-        for d, atoms in enumerate(loops[producer][: len(operand.base_shape)]):
-            if d not in covered:
-                barred |= set(atoms)  # a view that matches nowhere
-        return Read(i, k, producer, not barred, frozenset(barred), used)
+        theirs = loops[producer]
+        barred: list[int] = [atom for d in match.others for atom in theirs[d]]
+        for base_dims, own in match.pairs:
+            # joined unless the cut failed; single loops always are
+            if len(base_dims) > 1 or len(own) > 1:
+                owner = [atom for d in base_dims for atom in theirs[d]]
+                if owner != [atom for loop in own for atom in mine[loop]]:
+                    barred += owner
+        return Read(i, k, producer, not match.others and not barred, frozenset(barred), used)
+
+    # ------------------------------------------------------------------ loops that a member would carry twice
+
+    def guilty(self, conflicts: frozenset[int]) -> set[int]:
+        """Live-ins that have a dimension among these atoms."""
+        found = set()
+        for base, owner in self.shared.items():
+            operand = next(o for m in self.members for o in m.operands if o.base == base)
+            for d in range(len(operand.base_shape)):
+                if conflicts.intersection(self.known.get(self.sets.find(owner + d), ())):
+                    found.add(base)
+        return found
+
+    def tangled(self, edges: set[tuple[int, int]]) -> set[int]:
+        """Members with a loop that some member would carry twice if these reads alone, as (reader, operand), unified."""
+        sets = _Sets()
+        raw: dict[int, list[int]] = {}
+
+        def pieces(element: int) -> list[int]:
+            if element not in raw:
+                count = len(self.numbering[self.sets.find(element)]) if self.numbering else 1
+                raw[element] = [sets.add() for _ in range(count)]
+            return raw[element]
+
+        for i, k, owner, _ in self.edges:
+            if (i, k) not in edges or owner < 0:
+                continue
+            for base_dims, loops in self.matches[i][k].pairs:
+                a = [atom for d in base_dims for atom in pieces(owner + d)]
+                b = [atom for loop in loops for atom in pieces(self.first[i] + loop)]
+                if len(a) == len(b):
+                    for x, y in zip(a, b, strict=True):
+                        sets.join(x, y)
+        mine = [
+            [sets.find(atom) for loop, n in enumerate(member.domain.extents) if n != 1 for atom in pieces(first + loop)]
+            for first, member in zip(self.first, self.members, strict=True)
+        ]
+        twice = {atom for atoms in mine for atom in atoms if atoms.count(atom) > 1}
+        return {i for i, atoms in enumerate(mine) if twice.intersection(atoms)}

@@ -57,6 +57,7 @@ class Member:
     shape: tuple[int, ...]
     itemsize: int
     output_bytes: tuple[int, ...]
+    dtypes: tuple[str, ...]
     signature: int
 
 
@@ -87,6 +88,9 @@ class Program:
         self.value_name: list[str] = []
         signatures: dict[Hashable, int] = {}
         placed = {k: p for p, k in enumerate(order)}
+        #: Facts about operands by signature, and analyses by line size and structure, filled in where they are needed.
+        self.matches: dict[int, Any] = {}
+        self.analyses: dict[Hashable, Any] = {}
         self.members = [self._member(graph.nodes[k], placed, signatures) for k in order]
         n = len(self.members)
         self.readers = [0] * len(self.value_name)
@@ -146,7 +150,8 @@ class Program:
         signature = signatures.setdefault(described, len(signatures))
         outputs = tuple(self._number(name) for name in node.outputs)
         sizes = tuple(0 if graph.values[name].dtype == RUNTIME else graph.values[name].nbytes for name in node.outputs)
-        return Member(node, spec, domain, tuple(operands), outputs, out.shape, out.dtype.itemsize, sizes, signature)
+        dtypes = tuple(dict.fromkeys(graph.values[name].dtype.name for name in (*node.inputs, *node.outputs) if name))
+        return Member(node, spec, domain, tuple(operands), outputs, out.shape, out.dtype.itemsize, sizes, dtypes, signature)
 
 
 def canonical_order(graph: Graph) -> list[int]:

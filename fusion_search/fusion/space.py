@@ -121,7 +121,7 @@ class GroupSpace:
         key = self.key(group)
         found = self._memo.get(key)
         if found is None:
-            found = self._judge(group)
+            found = self._judge(group, key)
             if isinstance(found, Reason):
                 self.refusals[found.rule] = self.refusals.get(found.rule, 0) + 1
             self._memo[key] = found
@@ -140,13 +140,16 @@ class GroupSpace:
                 found.append(Reason(priced.rule, self.program.names(group), priced.tensors, priced.remedy))
         return found
 
-    def _judge(self, group: int) -> Priced | Reason:
+    def _judge(self, group: int, key: Hashable) -> Priced | Reason:
         for rule in (self._lonely, self._size, self._contractions, self._halo):
             reason = rule(group)
             if reason:
                 return reason
         names = self.program.names(group)
-        analysis = self.analysis(group)
+        shared = (self.profile.line_bytes, key)  # profiles differ in prices, seldom in counts
+        analysis = self.program.analyses.get(shared)
+        if analysis is None:
+            analysis = self.program.analyses[shared] = self.analysis(group)
         single = len(names) == 1
         if not single:
             reason = self._hardware(group, analysis)
@@ -220,15 +223,17 @@ class GroupSpace:
         return Reason("shared-loops", self.program.names(group), remedy=f"nothing joins {', '.join(self.program.names(group & ~reached)[:4])} to the rest")
 
     def _hardware(self, group: int, analysis: Analysis) -> Reason | None:
-        graph, profile, names = self.program.graph, self.profile, self.program.names(group)
+        profile, names = self.profile, self.program.names(group)
         touched = len(analysis.live_ins) + len(analysis.live_outs)
         if touched > profile.operand_limit:
             return Reason("operands", names, remedy=f"{touched} tensors, {profile.name} allows {profile.operand_limit}")
         members = [self.program.members[p] for p in analysis.positions]
         for member in members:
-            for name in (*member.node.inputs, *member.node.outputs):
-                if name and graph.values[name].dtype.name not in profile.dtypes:
-                    return Reason("dtype", (member.node.name,), (name,), f"{profile.name} does not support {graph.values[name].dtype.name}")
+            strange = [dtype for dtype in member.dtypes if dtype not in profile.dtypes]
+            if strange:
+                return Reason("dtype", (member.node.name,), remedy=f"{profile.name} does not support {strange[0]}")
+        if not profile.forbidden:
+            return None
         present = {member.node.op for member in members} | {member.node.origin_op for member in members}
         for rule in profile.forbidden:
             if set(rule.nodes) <= present:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from fusion_search.fusion.coarse import CoarseSpace
 from fusion_search.fusion.space import GroupSpace
 from fusion_search.search import baselines
 from fusion_search.search.assemble import assemble
@@ -16,9 +17,11 @@ Method = Callable[[GroupSpace, float], Plan]
 
 
 def _exact(space: GroupSpace, time_limit_s: float) -> Plan:
-    found = exact(space, time_limit_s=time_limit_s)
-    statistics: dict[str, Any] = asdict(found.statistics)
-    return assemble(space, found.groups, method="exact", status=found.status, lower_bound=found.lower_bound, statistics=statistics)
+    coarse = CoarseSpace(space)
+    found = exact(coarse, time_limit_s=time_limit_s)
+    statistics: dict[str, Any] = {"chains": coarse.n, **asdict(found.statistics)}
+    groups = [coarse.expand(group) for group in found.groups]
+    return assemble(space, groups, method="exact", status=found.status, lower_bound=found.lower_bound, statistics=statistics)
 
 
 def _unfused(space: GroupSpace, time_limit_s: float) -> Plan:

@@ -87,6 +87,7 @@ MODELS = {
     ),
     "index": (model([node("Gather", ["x", "i"])], [X], constants={"i": np.array([5])}), "index 5 to 5 is outside of 2 elements"),
     "value": (model([node("Identity", ["x"])], [info("x", [2**20, 2**20])]), "takes 4.1e+03 GiB, the limit is 16 GiB"),
+    "equation": (model([node("Einsum", ["x"], equation="..ii")], [X]), "node 'n_y' (Einsum): malformed equation '..ii'"),
     "random": (model([node("Scan", ["x"], body=helper.make_graph([], "b", [], []))], [X]), "n_y"),
 }
 

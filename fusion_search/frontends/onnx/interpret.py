@@ -297,16 +297,18 @@ def attribute(proto: onnx.AttributeProto) -> Any:
 
 def _function(schema: Any, node: onnx.NodeProto, types: list[onnx.TypeProto], opset: int) -> onnx.FunctionProto | None:
     """Return the standard's definition of an operator in the newest form that the model's operator set has."""
-    found: bytes | onnx.FunctionProto
+    proto: onnx.FunctionProto
     versions = [v for v in schema.function_opset_versions if v <= opset]
     if schema.has_function and versions:
         found = schema.get_function_with_opset_version(max(versions))
-        return onnx.FunctionProto.FromString(found if isinstance(found, bytes) else found.SerializeToString())
+        proto = onnx.FunctionProto.FromString(found if isinstance(found, bytes) else found.SerializeToString())
+        return proto
     versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
     if schema.has_context_dependent_function and versions:
         encoded = [t.SerializeToString() for t in types]
         found = schema.get_context_dependent_function_with_opset_version(max(versions), node.SerializeToString(), encoded)
-        return onnx.FunctionProto.FromString(found) if found else None
+        proto = onnx.FunctionProto.FromString(found)
+        return proto if proto.node else None
     return None
 
 

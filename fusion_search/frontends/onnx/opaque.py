@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import onnx
 from onnx import defs, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
-from fusion_search.errors import FusionSearchError, UnsupportedError
+from fusion_search.errors import FusionSearchError, ModelError, UnsupportedError
 from fusion_search.frontends.onnx.binding import type_of_proto
 from fusion_search.ir.opaque import RUNTIME, OpaqueCall
 from fusion_search.ir.spec import Array, Type
@@ -33,6 +34,8 @@ REFUSALS = (
 
 #: Operators for which the onnx package infers other shapes than its evaluator gives.
 _MISINFERRED = frozenset({"STFT"})
+_TERM = r"[A-Za-z]*(\.\.\.)?[A-Za-z]*"
+_EQUATION = re.compile(rf"{_TERM}(,{_TERM})*(->{_TERM})?")
 
 
 class ReferenceCall:
@@ -136,6 +139,10 @@ def infer_types(
     domain = "" if node.domain == "ai.onnx" else node.domain
     if node.op_type in _MISINFERRED:
         return unknown
+    if node.op_type == "Einsum":  # a malformed equation sends the onnx package's inference into an endless loop
+        equation = next((a.s.decode("utf-8", "replace") for a in node.attribute if a.name == "equation"), "")
+        if not _EQUATION.fullmatch(equation.replace(" ", "")):
+            raise ModelError(f"malformed equation {equation!r}", hint="such as 'bij,bjk->bik'")
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}
     try:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -214,6 +215,10 @@ def label(node: onnx.NodeProto, index: int) -> str:
 def _check_graph(proto: onnx.ModelProto, imports: dict[str, int], constants: dict[str, Array]) -> None:
     """Check definitions and uses, sort the nodes, and check each against its operator's schema."""
     graph = proto.graph
+    names: list[Any] = [name for node in graph.node for name in (node.op_type, node.domain, node.name, *node.input, *node.output)]
+    names += [*constants, *(value.name for value in (*graph.input, *graph.output))]
+    if not all(isinstance(name, str) for name in names):  # protobuf gives bytes for what it cannot decode
+        raise ModelError("a name in the model is no valid UTF-8", hint="the file is damaged")
     defined: dict[str, str] = {}
     for value in graph.input:
         if not value.name or value.name in defined:

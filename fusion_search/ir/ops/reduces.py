@@ -38,7 +38,7 @@ def _sum(x: Array, *, axis: tuple[int, ...], keepdims: bool) -> Array:
 
 
 def _prod(x: Array, *, axis: tuple[int, ...], keepdims: bool) -> Array:
-    return np.prod(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+    return np.asarray(np.prod(x, axis=axis, keepdims=keepdims, dtype=x.dtype))
 
 
 def _reduce(name: str, function: Callable[..., Array], combiner: str) -> OpSpec:

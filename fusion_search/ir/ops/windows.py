@@ -44,7 +44,7 @@ def _matmul(arrays: Sequence[Array], attrs: dict[str, Any]) -> Array:
     a, b = arrays
     with np.errstate(all="ignore"):
         if a.dtype.itemsize == 2 and a.dtype.kind not in "iu":
-            return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
+            return np.asarray(np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype))
         return np.asarray(np.matmul(a, b))
 
 

@@ -91,8 +91,8 @@ class Counts:
                 extra = self._extra([reads_along(step, operand, tile.loops[0]) for tile in self.tiles])
                 passes[operand.base] = max(passes.get(operand.base, 0.0), extra)
         sizes = {base: min(whole[base], sum(parts.values())) for base, parts in boxes.items()}
-        order = sorted(sizes, key=lambda base: self.facts.number[base])
-        return sum(sizes.values()), tuple(Reread(sizes[base], passes[base]) for base in order if passes[base] > 0)
+        # in the order of first reads, which is the order in which a sum of floats is to be repeated
+        return sum(sizes.values()), tuple(Reread(sizes[base], passes[base]) for base in sizes if passes[base] > 0)
 
     def _box_bytes(self, operand: Operand, box: tuple[tuple[int, int], ...]) -> int:
         """Bytes of a box, each contiguous run in whole cache lines."""
@@ -145,7 +145,10 @@ class Counts:
         return all(digit in reached or any(inside(digit, d) for d in outer) for digit in mine)
 
     def _live(self) -> int:
-        """Most scalars alive at once: from definition (in a register) or first load to the last read."""
+        """Most scalars alive at once: from definition (in a register) or first load to the last read.
+
+        A result may take the register of an operand that is read for the last time.
+        """
         spans: dict[tuple[str, str], tuple[int, int]] = {}
         for k, step in enumerate(self.steps):
             for operand in step.operands:
@@ -154,9 +157,11 @@ class Counts:
                     continue
                 kept = maker is not None and maker.name not in self.buffers
                 key = ("computed" if kept else "loaded", operand.base)
-                spans[key] = (spans.get(key, (k, k))[0], k)
-            spans["computed", step.node.output] = (k, k)
-        change = [0] * (len(self.steps) + 1)
+                first = spans[key][0] if key in spans else 2 * k
+                spans[key] = (first, 2 * k)
+            # defined between this step's reads and the next step's
+            spans["computed", step.node.output] = (2 * k + 1, 2 * k + 1)
+        change = [0] * (2 * len(self.steps) + 2)
         for first, last in spans.values():
             change[first] += 1
             change[last + 1] -= 1

@@ -1,0 +1,117 @@
+"""A smaller space with the same optimum: chains that some optimal plan keeps together are one node.
+
+Let v be an elementwise node whose only operand, besides parameters, is u, read as the identity; u elementwise, a layout
+or a gather, with v as its only reader and no output; v's elements no larger than u's. Take any plan that has u and v
+in different groups and move v to u's group. The group of u now stores v in place of u: as many bytes or fewer; v runs in
+u's nest, in u's register. The other group reads v in place of u, or vanishes. Launches, traffic, spill, scratch and
+recomputation do not grow, the outer loops stay (v carries the loops that u, which was stored, had to carry), and no edge
+between groups is added. What could break is connection: v's readers were joined through v, and stay joined through the
+live-in v when that is larger than a cache line, or when there is one reader. So some optimal plan keeps u and v together,
+and by induction whole chains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from fusion_search.fusion.program import Program, bits
+from fusion_search.fusion.space import GroupSpace
+
+_POINTWISE = ("map", "gather", "layout")
+
+
+@dataclass(slots=True)
+class CoarseSpace:
+    """A group space whose nodes are chains of nodes of another one; the protocol that the search asks.
+
+    Parameters
+    ----------
+    fine : GroupSpace
+    """
+
+    fine: GroupSpace
+    clusters: list[int] = field(init=False)
+    n: int = field(init=False)
+    preds: list[int] = field(init=False)
+    succs: list[int] = field(init=False)
+    neighbours: list[int] = field(init=False)
+    heavy: int = field(init=False)
+    solo: int = field(init=False)
+    max_nodes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        fine = self.fine
+        self.clusters = chains(fine)
+        self.n = len(self.clusters)
+        home = {p: c for c, cluster in enumerate(self.clusters) for p in bits(cluster)}
+
+        def lifted(masks: list[int], c: int) -> int:
+            found = 0
+            for p in bits(self.clusters[c]):
+                for q in bits(masks[p] & ~self.clusters[c]):
+                    found |= 1 << home[q]
+            return found
+
+        self.preds = [lifted(fine.preds, c) for c in range(self.n)]
+        self.succs = [lifted(fine.succs, c) for c in range(self.n)]
+        self.neighbours = [lifted(fine.neighbours, c) for c in range(self.n)]
+        self.heavy = sum(1 << c for c, cluster in enumerate(self.clusters) if cluster & fine.heavy)
+        self.solo = sum(1 << c for c, cluster in enumerate(self.clusters) if cluster & fine.solo)
+        self.max_nodes = fine.max_nodes
+
+    def expand(self, group: int) -> int:
+        """Return the nodes behind a set of chains."""
+        found = 0
+        for c in bits(group):
+            found |= self.clusters[c]
+        return found
+
+    def key(self, group: int) -> Hashable:
+        """Structural key of the nodes behind."""
+        return self.fine.key(self.expand(group))
+
+    def cost(self, group: int) -> int | None:
+        """Cost of the nodes behind, or None."""
+        return self.fine.cost(self.expand(group))
+
+    def blocked(self, u: int, v: int) -> bool:
+        """True when an edge from chain to chain is one that no legal group holds."""
+        fine = self.fine
+        return any(fine.blocked(p, q) for p in bits(self.clusters[u]) for q in bits(fine.succs[p] & self.clusters[v]))
+
+
+def chains(space: GroupSpace) -> list[int]:
+    """Return the chains as masks, in canonical order. A chain longer than a group may be is left as single nodes."""
+    program = space.program
+    clusters: list[int] = []
+    for p in range(len(program.members)):
+        if clusters and _follows(space, program, p - 1, p):
+            clusters[-1] |= 1 << p
+        else:
+            clusters.append(1 << p)
+    found: list[int] = []
+    for cluster in clusters:
+        whole = cluster.bit_count() == 1 or (cluster.bit_count() <= space.max_nodes and space.cost(cluster) is not None)
+        found += [cluster] if whole else [1 << p for p in bits(cluster)]
+    return found
+
+
+def _follows(space: GroupSpace, program: Program, u: int, v: int) -> bool:
+    """Whether some optimal plan keeps node v in the group of u, the node before it in canonical order."""
+    first, second, profile = program.members[u], program.members[v], space.profile
+    if first.spec.kind not in _POINTWISE or first.spec.name in ("Concat", "Pad") or second.spec.kind != "map" or profile.forbidden:
+        return False
+    reads = [k for k, operand in enumerate(second.operands) if not operand.parameter]
+    if len(reads) != 1 or second.operands[reads[0]].producer != u or program.readers[first.outputs[0]] != 1 << v:
+        return False
+    if first.outputs[0] in program.kept or second.itemsize > first.itemsize or second.shape != first.shape:
+        return False
+    operand, access = second.operands[reads[0]], second.domain.reads[reads[0]]
+    identity = operand.shape == operand.base_shape == first.shape and all(
+        dim.loop == d or n == 1 for d, (dim, n) in enumerate(zip(access.dims, operand.shape, strict=True))
+    )
+    readers = program.readers[second.outputs[0]]
+    joined = not readers & (readers - 1) or second.output_bytes[0] > profile.line_bytes
+    supported = all(dtype in profile.dtypes for member in (first, second) for dtype in member.dtypes)
+    return identity and joined and supported

@@ -1,0 +1,1 @@
+"""Generators of random programs and plans, for tests and fuzzing."""
