@@ -7,13 +7,12 @@ import is imported inside the commands, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import errno
+import re
 import statistics
 import sys
 import tempfile
-import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,14 +22,13 @@ import click
 from hardware_profiles.errors import one_line
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    import numpy as np
 
     import fusion_search as fs
 
 FAILURE, USAGE, UNSOUND = 1, 2, 3
 
 _DEBUG = "fusion_search.debug"
-_SHOWN_NAMES = 4  # names of nodes in one cell of a table
 
 
 class _Commands(click.Group):
@@ -53,12 +51,21 @@ def _refuse(error: Exception) -> NoReturn:
     from fusion_search.errors import FusionSearchError, UsageError
 
     if isinstance(error, UsageError):
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(_as_option(str(error))) from error
     if isinstance(error, FusionSearchError):
         raise click.ClickException(str(error)) from error
     if isinstance(error, OSError) and error.strerror:
         raise click.ClickException(f"{error.filename}: {error.strerror}" if error.filename else error.strerror) from error
     raise click.ClickException(f"{type(error).__name__}: {error} (not expected; --debug shows where)") from error
+
+
+def _as_option(text: str) -> str:
+    """Spell a remedy of the Python interface, ``dims={'batch': 1}``, as the option that does the same."""
+
+    def options(found: re.Match[str]) -> str:
+        return " ".join(f"--dim {name}={extent}" for name, extent in re.findall(r"'([^']*)': (\d+)", found[0]))
+
+    return re.sub(r"\bdims=\{[^}]*\}", options, text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,16 +116,23 @@ def _bindings(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> 
     return dims
 
 
+def _writable(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
+    if path is not None and not Path(path).absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {str(Path(path).parent)!r}")
+    return path  # known before a long search, not after it
+
+
 type_file = click.Path(exists=True, dir_okay=False)
 debug_option = click.option("--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show a traceback when something fails.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 dim_option = click.option("--dim", "dims", multiple=True, metavar="NAME=EXTENT", callback=_bindings, help="Bind a symbolic dimension.")
+top_option = click.option("--top", type=click.IntRange(0), default=0, metavar="N", help="Show only the N groups that cost most.")
 pairs_option = click.option("--pairs", type=click.IntRange(1), default=5, show_default=True, help="Runs of fused and unfused, in turn.")
 
 
 def _search_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--save", type=click.Path(dir_okay=False), help="Write the plan to this file."),
+        click.option("--save", type=click.Path(dir_okay=False), callback=_writable, help="Write the plan to this file."),
         click.option("--time-limit", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Seconds to search."),
         click.option("--method", default="exact", show_default=True, help="How to search: exact, or a baseline."),
         click.option("--profile", default="local", show_default=True, help="A profile's name, or the path of its TOML file."),
@@ -142,9 +156,10 @@ def cli() -> None:
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the model's weights.")
 @_search_options
 @pairs_option
+@top_option
 @json_option
 @debug_option
-def demo(model: str, seed: int, pairs: int, as_json: bool, **search: Any) -> int:
+def demo(model: str, seed: int, as_json: bool, pairs: int, top: int, **search: Any) -> int:
     """Run a network that ships with onnx.
 
     Does all that `run` does on a light network of the onnx package, which gets seeded weights.
@@ -158,25 +173,26 @@ def demo(model: str, seed: int, pairs: int, as_json: bool, **search: Any) -> int
     with tempfile.TemporaryDirectory(prefix="fusion-search-") as folder:
         path = Path(folder) / f"{model}.onnx"
         onnx.save(seeded_light(model, seed=seed), path)
-        return _run(str(path), {}, pairs=pairs, as_json=as_json, **search)
+        return _run(str(path), {}, None, as_json=as_json, pairs=pairs, top=top, **search)
 
 
 @cli.command()
 @click.argument("model", type=type_file)
 @_search_options
 @dim_option
+@top_option
 @json_option
 @debug_option
-def plan(model: str, dims: dict[str, int], as_json: bool, **search: Any) -> int:
+def plan(model: str, dims: dict[str, int], as_json: bool, top: int, **search: Any) -> int:
     """Search the best fusion plan of MODEL.
 
-    Prints the plan with its certificate: status, cost, lower bound and gap, and what each kernel costs.
+    Prints what each group costs, the certificate (status, J, lower bound, gap, space) and what the baselines cost.
     """
     planned = _plan(model, dims, **search)
     if as_json:
         _print_json(planned.facts)
     else:
-        _print_plan(planned)
+        _show_plan(planned, top)
     return UNSOUND if planned.facts["violations"] else 0
 
 
@@ -184,16 +200,18 @@ def plan(model: str, dims: dict[str, int], as_json: bool, **search: Any) -> int:
 @click.argument("model", type=type_file)
 @_search_options
 @dim_option
+@click.option("--feeds", type=type_file, help="Inputs from an .npz file, by name; seeded random ones by default.")
 @pairs_option
+@top_option
 @json_option
 @debug_option
-def run(model: str, dims: dict[str, int], pairs: int, as_json: bool, **search: Any) -> int:
+def run(model: str, dims: dict[str, int], feeds: str | None, as_json: bool, pairs: int, top: int, **search: Any) -> int:
     """Plan, compile, verify and measure MODEL.
 
     Does what `plan` does, compiles the plan for this machine, compares its results with an independent reference, and measures
     it against the plan that fuses nothing.
     """
-    return _run(model, dims, pairs=pairs, as_json=as_json, **search)
+    return _run(model, dims, feeds, as_json=as_json, pairs=pairs, top=top, **search)
 
 
 @cli.command()
@@ -208,15 +226,17 @@ def check(model: str, plan_file: str, dims: dict[str, int], as_json: bool) -> in
     The checker shares no code with the search. Exits with 3 when the plan is not sound.
     """
     import fusion_search as fs
+    from fusion_search.report.progress import step
+    from fusion_search.report.text import seconds
 
-    with _step(f"read {model}"):
+    with step(f"read {model}"):
         graph = fs.load(model, dims=dims)
         found = fs.Plan.load(plan_file, graph)
     violations = _checked(graph, found)
     if as_json:
         _print_json({"model": model, "plan": plan_file, "sound": not violations, "violations": violations})
     else:
-        click.echo("\n".join(violations) if violations else f"{plan_file}: sound, {found.launches} launches, J = {_seconds(found.cost_s)}")
+        click.echo("\n".join(violations) if violations else f"{plan_file}: sound, {found.launches} launches, J {seconds(found.cost_s)}")
     return UNSOUND if violations else 0
 
 
@@ -243,10 +263,9 @@ def profiles(name: str | None, as_json: bool) -> None:
     if as_json:
         _print_json({"profiles" if name is None else "figures": rows})
         return
-    table = _table(*columns)
-    for row in rows:
-        table.add_row(*(_cell(row[column]) for column in columns))
-    _print(table)
+    from fusion_search.report.text import console, show_records
+
+    show_records(console(), rows, columns)
 
 
 def _profile_row(profile: fs.Profile) -> dict[str, object]:
@@ -261,74 +280,87 @@ def _profile_row(profile: fs.Profile) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A plan, what it was made from, and what JSON says of it."""
+    """A plan, the baselines on the same cost, and what JSON says of them."""
 
-    graph: fs.Graph
-    profile: fs.Profile
     plan: fs.Plan
+    baselines: dict[str, fs.Plan]
     facts: dict[str, Any]
 
 
 def _plan(model: str, dims: dict[str, int], *, profile: str, method: str, time_limit: float, save: str | None) -> _Planned:
     import fusion_search as fs
+    from fusion_search.report.progress import say, step
 
     if method not in fs.methods():
         raise click.BadParameter(f"{method!r} is not one of {', '.join(fs.methods())}", param_hint="--method")
     target = fs.load_profile(profile)
-    with _step(f"read {model}"):
+    with step(f"read {Path(model).name}"):
         graph = fs.load(model, dims=dims)
-    with _step(f"search {method}"):
+    with step(f"search {method}"):
         found = fs.search(graph, target, method=method, time_limit_s=time_limit)
+    baselines = {other: fs.search(graph, target, method=other) for other in fs.methods() if other not in ("exact", method)}
     violations = _checked(graph, found)
     if save:
         found.save(save)
-        _say(f"wrote {save}")
+        say(f"wrote {save}")
     facts: dict[str, Any] = {"model": Path(model).stem, "dims": dims, "profile": profile, "method": method}
     facts |= {key: getattr(found, key) for key in ("status", "cost_s", "lower_bound_s", "gap", "terms", "bytes_moved", "launches", "space")}
+    costs = ("cost_s", "bytes_moved", "launches")
+    facts["baselines"] = {name: {key: getattr(other, key) for key in costs} for name, other in baselines.items()}
     facts |= {"violations": violations, "groups": found.records()}
-    return _Planned(graph, target, found, facts)
+    return _Planned(found, baselines, facts)
 
 
 def _checked(graph: fs.Graph, found: fs.Plan) -> list[str]:
     import fusion_search as fs
+    from fusion_search.report.progress import step
 
-    with _step("check"):
+    with step("check"):
         return [one_line(str(violation)) for violation in fs.check(graph, found)]
 
 
-def _run(model: str, dims: dict[str, int], *, pairs: int, as_json: bool, **search: Any) -> int:
+def _run(model: str, dims: dict[str, int], feeds: str | None, *, as_json: bool, pairs: int, top: int, **search: Any) -> int:
     import fusion_search as fs
+    from fusion_search.report.progress import step
 
+    arrays = _feeds(feeds) if feeds else None
     planned = _plan(model, dims, **search)
     facts = planned.facts
-    if not as_json:
-        _print_plan(planned)
-    status = UNSOUND if facts["violations"] else 0
-    if status == 0:
-        with _step("compile"):
-            fs.compile(planned.plan)
-        with _step("verify against the reference"):
-            verified = fs.verify(planned.plan)
-        facts["verify"] = {"ok": verified.ok, "max_abs": verified.max_abs, "max_rel": verified.max_rel}
-        unfused = fs.search(planned.graph, planned.profile, method="unfused")
-        with _step("measure fused against unfused"):
-            facts["measure"] = _measured(planned.plan, unfused, pairs)
-        if not as_json:
-            _print_measured(facts)
-        status = 0 if verified.ok else FAILURE
-    if as_json:
-        _print_json(facts)
-    if status == FAILURE:
-        worst = facts["verify"]
-        click.echo(f"error: results differ from the reference: {worst['max_abs']:.3g} absolute, {worst['max_rel']:.3g} relative", err=True)
-    return status
+    if facts["violations"]:
+        _print_json(facts) if as_json else _show_plan(planned, top)
+        return UNSOUND
+    with step("compile"):
+        fs.compile(planned.plan)
+    with step("verify against the reference"):
+        verified = fs.verify(planned.plan, arrays)
+    facts["verify"] = {key: getattr(verified, key) for key in ("ok", "max_abs", "max_rel", "reference")}
+    with step("measure fused against unfused"):
+        facts["measure"] = _measured(planned.plan, planned.baselines.get("unfused", planned.plan), arrays, pairs)
+    _print_json(facts) if as_json else _show_plan(planned, top)
+    if not verified.ok:
+        click.echo(f"error: results differ from the reference: {verified.max_abs:.3g} absolute, {verified.max_rel:.3g} relative", err=True)
+    return 0 if verified.ok else FAILURE
 
 
-def _measured(found: fs.Plan, unfused: fs.Plan, pairs: int) -> dict[str, Any]:
+def _feeds(path: str) -> dict[str, np.ndarray[Any, Any]]:
+    import zipfile
+
+    import numpy as np
+
+    from fusion_search.errors import FeedError
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile):
+        raise FeedError("holds no arrays by name", where=path, hint="write it with numpy.savez(path, x=...)") from None
+
+
+def _measured(found: fs.Plan, unfused: fs.Plan, feeds: Mapping[str, Any] | None, pairs: int) -> dict[str, Any]:
     """Measure two plans in turn, so that both see the same noise."""
     import fusion_search as fs
 
-    both = [(fs.measure(found), fs.measure(unfused)) for _ in range(pairs)]
+    both = [(fs.measure(found, feeds), fs.measure(unfused, feeds)) for _ in range(pairs)]
     ratios = [slow.median_s / fast.median_s for fast, slow in both]
     return {
         "pairs": pairs,
@@ -340,26 +372,8 @@ def _measured(found: fs.Plan, unfused: fs.Plan, pairs: int) -> dict[str, Any]:
         "unfused_launches": unfused.launches,
         "fused_peak_bytes": both[-1][0].peak_bytes,
         "unfused_peak_bytes": both[-1][1].peak_bytes,
+        "fused_groups_s": [statistics.median(column) for column in zip(*(fast.groups for fast, _ in both), strict=True)],
     }
-
-
-# ---------------------------------------------------------------- printing
-
-
-def _say(text: str) -> None:
-    click.echo(one_line(text), err=True)
-
-
-@contextmanager
-def _step(text: str) -> Iterator[None]:
-    """Say on stderr what is being done, and afterwards how long it took."""
-    from rich.console import Console
-    from rich.markup import escape
-
-    start = time.perf_counter()
-    with Console(stderr=True).status(escape(one_line(text))):  # draws nothing where stderr is no terminal
-        yield
-    _say(f"{text}: {_seconds(time.perf_counter() - start)}")
 
 
 def _print_json(value: Mapping[str, Any]) -> None:
@@ -369,76 +383,15 @@ def _print_json(value: Mapping[str, Any]) -> None:
     click.echo(msgspec.json.format(text, indent=2))
 
 
-def _print(table: Table) -> None:
-    from rich.console import Console
+def _show_plan(planned: _Planned, top: int) -> None:
+    from fusion_search.report.text import console, show_plan, show_run
 
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160
-    console.print(table)
-
-
-def _table(*columns: str, title: str | None = None) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for column in table.columns:
-        column.overflow = "fold"
-    return table
-
-
-def _print_plan(planned: _Planned) -> None:
-    from rich.text import Text
-
-    found, facts = planned.plan, planned.facts
-    costs = list(found.terms)
-    table = _table("kernel", "nodes", "origin", "cost", *costs, title=f"{facts['model']} on {facts['profile']}, {facts['method']}")
-    for number, group in enumerate(found.groups):
-        cells = [str(number), _names(group.nodes), _names(group.origin), _seconds(group.cost_s)]
-        table.add_row(*map(Text, cells), *(_seconds(group.terms.get(cost, 0.0)) for cost in costs))
-    _print(table)
-    click.echo(f"status        {found.status}")
-    click.echo(f"J             {_seconds(found.cost_s)}")
-    click.echo(f"lower bound   {_seconds(found.lower_bound_s)}")
-    click.echo(f"gap           {found.gap:.2%}")
-    click.echo(f"terms         {', '.join(f'{cost} {_seconds(seconds)}' for cost, seconds in found.terms.items())}")
-    click.echo(f"moved         {found.bytes_moved:,} bytes in {found.launches} launches")
-    for violation in facts["violations"]:
-        click.echo(f"violation     {violation}")
-
-
-def _print_measured(facts: Mapping[str, Any]) -> None:
-    verified, measured = facts["verify"], facts["measure"]
-    low, high = measured["speedup_range"]
-    outcome = "agrees with the reference" if verified["ok"] else "DIFFERS from the reference"
-    click.echo(f"numbers       {outcome}: {verified['max_abs']:.3g} absolute, {verified['max_rel']:.3g} relative at most")
-    for kind in ("fused", "unfused"):
-        peak = f"{measured[f'{kind}_peak_bytes']:,} bytes at peak"
-        click.echo(f"{kind:13s} {_seconds(measured[f'{kind}_s'])} in {measured[f'{kind}_launches']} launches, {peak}")
-    click.echo(f"speed-up      {measured['speedup']:.2f} times (from {low:.2f} to {high:.2f} over {measured['pairs']} pairs)")
-
-
-def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(one_line(name) for name in names[:_SHOWN_NAMES])
-    return shown if len(names) <= _SHOWN_NAMES else f"{shown} and {len(names) - _SHOWN_NAMES} more"
-
-
-def _cell(value: object) -> Any:
-    from rich.text import Text
-
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (list, tuple, frozenset)):
-        return Text(", ".join(sorted(map(str, value))))
-    return Text(f"{value:g}" if isinstance(value, float) else one_line(str(value)))
-
-
-def _seconds(seconds: float) -> str:
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+    facts = planned.facts
+    bound = "".join(f", {name}={extent}" for name, extent in facts["dims"].items())
+    title = f"{facts['model']}{bound} on {facts['profile']}, {facts['method']}"
+    show_plan(console(), planned.plan, title=title, baselines=planned.baselines, violations=facts["violations"], top=top)
+    if "verify" in facts:
+        show_run(console(), facts["verify"], facts["measure"])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import subprocess
@@ -23,6 +24,7 @@ from fusion_search.frontends.light import light_names, seeded_light
 
 ROOT = Path(__file__).resolve().parents[1]
 ESCAPE = "\x1b[31m"
+MANY = tuple(f"n{k}" for k in range(9))
 
 
 # ---------------------------------------------------------------- against a stand-in for the public interface
@@ -40,13 +42,21 @@ class FakePlan:
     bytes_moved: int = 4096
     launches: int = 2
     terms: dict[str, float] = field(default_factory=lambda: {"traffic": 2e-6, "launch": 1e-6})
-    space: dict[str, Any] = field(default_factory=lambda: {"version": 1})
+    space: dict[str, Any] = field(default_factory=lambda: {"name": "small/1", "refused": {"emit": 3}})
+
+    @property
+    def graph(self) -> SimpleNamespace:
+        return SimpleNamespace(nodes=[SimpleNamespace(name=name, origin_op="Add", op="add") for name in MANY])
+
+    @property
+    def cost_as(self) -> int:
+        return 3_000_000_000_000
 
     @property
     def groups(self) -> list[SimpleNamespace]:
         terms = {"traffic": 1e-6, "launch": 5e-7}
-        many = tuple(f"n{k}" for k in range(9))
-        return [SimpleNamespace(nodes=nodes, origin=nodes, terms=terms, cost_s=1.5e-6) for nodes in (many, ("[red]x", f"{ESCAPE}y"))]
+        cost = {"cost_s": 1.5e-6, "cost_as": 1_500_000_000_000}
+        return [SimpleNamespace(nodes=nodes, origin=nodes, terms=terms, **cost) for nodes in (MANY, ("[red]x", f"{ESCAPE}y"))]
 
     def records(self) -> list[dict[str, Any]]:
         return [{"kernel": k, "cost_s": np.float64(1.5e-6)} for k in range(2)]
@@ -66,8 +76,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             raise answers.raises
         return "graph"
 
-    def measure(plan: FakePlan) -> SimpleNamespace:
-        return SimpleNamespace(median_s=1e-3 if plan.method == "exact" else 3e-3, groups=(), peak_bytes=1000)
+    def measure(plan: FakePlan, feeds: object = None) -> SimpleNamespace:
+        return SimpleNamespace(median_s=1e-3 if plan.method == "exact" else 3e-3, groups=(1e-4, 2e-4), peak_bytes=1000)
 
     public = {
         "load": load,
@@ -76,7 +86,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         "search": lambda graph, profile, *, method, **_: FakePlan(method),
         "check": lambda graph, plan: answers.violations,
         "compile": lambda plan: None,
-        "verify": lambda plan: SimpleNamespace(ok=answers.ok, max_abs=1e-7, max_rel=1e-6),
+        "verify": lambda plan, feeds: SimpleNamespace(ok=answers.ok, max_abs=1e-7, max_rel=1e-6, reference="arithmetic"),
         "measure": measure,
         "Plan": SimpleNamespace(load=lambda path, graph: FakePlan()),
     }
@@ -96,12 +106,23 @@ def test_plan_prints_the_certificate_and_every_group(fake: SimpleNamespace, file
     assert cli.main(["plan", file, "--dim", "batch=8", "--dim", "a=b=2"]) == 0
     out, err = capsys.readouterr()
     assert fake.dims == {"batch": 8, "a=b": 2}
-    for line in ("status        optimal", "J             3 us", "lower bound   3 us", "gap           0.00%", "4,096 bytes in 2 launches"):
-        assert line in out
-    assert "n0, n1, n2, n3 and 5 more" in out
+    assert "certificate   optimal: J 3 us, lower bound 3 us, gap 0.00%, small/1 space; check finds nothing\n" in out
+    assert "a model, batch=8, a=b=2 on local, exact" in out
+    assert "refused       emit 3" in out
+    assert re.search(r"^ +0 +Add +n0, n1, n2, n3 and 5 more +9 +1.5 us +50.0% +1 us +500 ns *$", out, re.MULTILINE)
+    assert re.search(r"^ +all +2 launches +4.1 kB moved +11 +3 us +100% +2 us +1 us *$", out, re.MULTILINE)
+    assert re.search(r"^ unfused +3 us +1.00 +2 +4.1 kB *$", out, re.MULTILINE)
     assert "[red]x" in out
     assert "\x1b" not in out
     assert "search exact" in err
+
+
+def test_top_shows_the_groups_that_cost_most(fake: SimpleNamespace, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", file, "--top", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "n0, n1" in out
+    assert "[red]x" not in out
+    assert "not shown     and 1 groups that cost less" in out
 
 
 @pytest.mark.parametrize("command", ["plan", "run"])
@@ -110,14 +131,19 @@ def test_json_is_one_object_on_stdout(fake: SimpleNamespace, file: str, command:
     facts = json.loads(capsys.readouterr().out)
     assert facts["status"] == "optimal"
     assert facts["groups"][1] == {"kernel": 1, "cost_s": 1.5e-6}
+    assert facts["baselines"]["unfused"] == {"cost_s": 3e-6, "bytes_moved": 4096, "launches": 2}
     if command == "run":
         assert facts["verify"]["ok"]
         assert facts["measure"]["speedup"] == pytest.approx(3.0)
+        assert facts["measure"]["fused_groups_s"] == [1e-4, 2e-4]
 
 
 def test_run_measures_in_pairs(fake: SimpleNamespace, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", file, "--pairs", "3"]) == 0
-    assert "3.00 times (from 3.00 to 3.00 over 3 pairs)" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "verified      agrees with arithmetic, at most 1e-07 absolute" in out
+    assert "fused         1 ms measured in 2 launches, 1 kB at peak" in out
+    assert "speed-up      3.00 times, from 3.00 to 3.00 over 3 pairs" in out
 
 
 def test_wrong_numbers_are_a_failure(fake: SimpleNamespace, file: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,6 +210,9 @@ def test_debug_shows_the_traceback(fake: SimpleNamespace, file: str, words: list
         ["plan", "{file}", "--dim", "batch=1", "--dim", "batch=2"],
         ["plan", "{file}", "--method", "magic"],
         ["plan", "{file}", "--time-limit", "0"],
+        ["plan", "{file}", "--top", "-1"],
+        ["plan", "{file}", "--save", "{file}/plan.json"],
+        ["run", "{file}", "--feeds", "no-such-file.npz"],
         ["run", "{file}", "--pairs", "0"],
         ["demo", "--model", "no-such-network"],
         ["no-such-command"],
@@ -250,29 +279,178 @@ def test_profiles_lists_every_profile_and_its_sources(capsys: pytest.CaptureFixt
     assert "nvidia-h100-sxm" in capsys.readouterr().out
 
 
-def test_bad_input_is_one_line_on_stderr(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    torn, text, profile, plan = (tmp_path / name for name in ("torn.onnx", "text.onnx", "bad.toml", "plan.json"))
-    torn.write_bytes(model.read_bytes()[:-40])
-    text.write_text("no model\n")
-    profile.write_text("name = 'bad'\n")
-    plan.write_text("{")
-    bound = ["--dim", "batch=4"]
+def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Run a command that has to fail; return its status and the one line that says why."""
+    status = cli.main(words)
+    out, err = capsys.readouterr()
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert (out, len(errors)) == ("", 1), words
+    assert err.splitlines()[-1] == errors[0]
+    assert "Traceback" not in err
+    assert "not expected" not in errors[0]
+    return status, errors[0]
+
+
+def save_nodes(path: Path, *nodes: tuple[str, list[str], str]) -> str:
+    """Write a model whether it is well formed or not."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 16]) for name in "xy"]
+    made = [helper.make_node(op, inputs, [output], f"{op.lower()}_{output}") for op, inputs, output in nodes]
+    graph = helper.make_graph(made, path.stem, ends[:1], ends[1:])
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("kept", "line"),
+    [(0, "is empty"), (1, "is no ONNX model"), (40, "is no ONNX model"), (-40, "is no ONNX model"), (-3, "is no ONNX model")],
+)
+def test_a_truncated_model(model: Path, kept: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model.write_bytes(model.read_bytes()[:kept])
+    status, said = refused(["plan", str(model), "--dim", "batch=4"], capsys)
+    assert (status, said.startswith(f"error: {model}: {line}")) == (cli.FAILURE, True)
+
+
+@pytest.mark.parametrize("data", [b"no model\n", b"\x89PNG\r\n\x1a\n" + bytes(100), bytes(range(256))])
+def test_a_file_that_is_no_model(tmp_path: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "other.onnx"
+    path.write_bytes(data)
+    status, said = refused(["run", str(path)], capsys)
+    assert (status, said.startswith(f"error: {path}: is no ONNX model")) == (cli.FAILURE, True)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "parts"),
+    [
+        ([("Add", ["x", "b"], "a"), ("Relu", ["a"], "b"), ("Exp", ["b"], "y")], ["cycle", "add_a", "relu_b"]),
+        ([("Add", ["x", "nothing"], "y")], ["add_y", "'nothing'"]),
+        ([("Relu", ["x"], "z")], ["output 'y'"]),
+        ([("NoSuchOperator", ["x"], "y")], ["'NoSuchOperator'"]),
+    ],
+)
+def test_a_model_that_is_not_well_formed(
+    tmp_path: Path, nodes: list[tuple[str, list[str], str]], parts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, said = refused(["plan", save_nodes(tmp_path / "bad.onnx", *nodes), "--dim", "batch=4"], capsys)
+    assert status == cli.FAILURE
+    assert all(part in said for part in parts), said
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "error: dims: dimension 'batch' of input 'x' ['batch', 16] is not bound (pass --dim batch=1)"),
+        (["--dim", "rows=4", "--dim", "batch=4"], "error: dims: the model has no symbolic dimension 'rows' (it has 'batch')"),
+    ],
+)
+def test_dimensions_that_do_not_fit(model: Path, words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = refused(["plan", str(model), *words], capsys)
+    assert (status, said.startswith(line)) == (cli.USAGE, True), said
+
+
+PROFILE = (ROOT / "hardware_profiles" / "data" / "local.toml").read_text()
+BANDWIDTH = r"(?<=\[dram_bandwidth_bytes_per_s\]\nvalue = )\S+"
+
+
+@pytest.mark.parametrize("command", ["plan", "profiles"])
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (re.sub(BANDWIDTH, "-1", PROFILE), "dram_bandwidth_bytes_per_s: expected a number > 0, got -1"),
+        (re.sub(BANDWIDTH, "nan", PROFILE), "dram_bandwidth_bytes_per_s: expected a number > 0, got nan"),
+        (re.sub(BANDWIDTH, "'fast'", PROFILE), "dram_bandwidth_bytes_per_s: expected a number > 0, got 'fast'"),
+        (re.sub(r"\[line_bytes\]\n(.+\n)+", "", PROFILE), "line_bytes: missing"),
+        (f"colour = 'red'\n{PROFILE}", "colour: unknown key (known keys: "),
+        ("name = ", "not TOML"),
+    ],
+)
+def test_a_wrong_profile(model: Path, tmp_path: Path, command: str, text: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    words = ["plan", str(model), "--dim", "batch=4", "--profile", str(path)] if command == "plan" else ["profiles", str(path)]
+    status, said = refused(words, capsys)
+    assert (status, said.startswith(f"error: {path}: {line}")) == (cli.FAILURE, True), said
+
+
+def test_an_unknown_profile(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["plan", str(model), "--dim", "batch=4", "--profile", "abacus"], ["profiles", "abacus"]):
+        status, said = refused(words, capsys)
+        assert status == cli.FAILURE
+        assert said.startswith("error: unknown hardware profile 'abacus' (known profiles: amd-epyc-9654, ")
+
+
+@pytest.mark.parametrize(
+    ("feeds", "line"),
+    [
+        ({"z": np.zeros((4, 16), np.float32)}, "feeds: missing x (the inputs are x)"),
+        ({"x": np.zeros((4, 16), np.float32), "z": np.zeros(1)}, "feeds: unknown name z (the inputs are x)"),
+        ({"x": np.zeros((4, 16))}, "input 'x': has dtype float64, expected float32"),
+        ({"x": np.zeros((4, 15), np.float32)}, "input 'x': has shape [4, 15], expected [batch, 16]"),
+        ({"x": np.zeros(4, np.float32)}, "input 'x': has shape [4], expected [batch, 16]"),
+    ],
+)
+def test_feeds_that_do_not_fit(
+    model: Path, tmp_path: Path, feeds: dict[str, np.ndarray[Any, Any]], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "feeds.npz"
+    np.savez(path, allow_pickle=False, **feeds)
+    status, said = refused(["run", str(model), "--dim", "batch=4", "--feeds", str(path)], capsys)
+    assert (status, said.startswith(f"error: {line}")) == (cli.FAILURE, True), said
+
+
+@pytest.mark.parametrize("data", [b"", b"no arrays", b"PK\x03\x04", b"\x93NUMPY\x01\x00v\x00{'descr'"])
+def test_feeds_that_are_no_arrays(model: Path, tmp_path: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "feeds.npz"
+    path.write_bytes(data)
+    status, said = refused(["run", str(model), "--dim", "batch=4", "--feeds", str(path)], capsys)
+    assert (status, said.startswith(f"error: {path}: ")) == (cli.FAILURE, True), said
+
+
+def test_run_takes_feeds(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "feeds.npz"
+    np.savez(path, allow_pickle=False, x=np.ones((4, 16), np.float32))
+    assert cli.main(["run", str(model), "--dim", "batch=4", "--feeds", str(path), "--pairs", "1"]) == 0
+    out = capsys.readouterr().out
+    for label in ("certificate   optimal", "verified      agrees with", "fused         ", "unfused       ", "speed-up      "):
+        assert label in out
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[1]", '{"format": "fusion-search-plan/0"}'])
+def test_check_refuses_what_is_no_plan(model: Path, tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(text)
+    status, said = refused(["check", str(model), str(plan), "--dim", "batch=4"], capsys)
+    assert (status, said.startswith(f"error: {plan}: ")) == (cli.FAILURE, True), said
+
+
+def test_check_finds_what_was_changed_by_hand(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.json"
+    assert cli.main(["plan", str(model), "--dim", "batch=4", "--save", str(path)]) == 0
+    facts = json.loads(path.read_text())
+    facts["cost_as"] -= 1
+    path.write_text(json.dumps(facts))
+    capsys.readouterr()
+    assert cli.main(["check", str(model), str(path), "--dim", "batch=4", "--json"]) == cli.UNSOUND
+    found = json.loads(capsys.readouterr().out)
+    assert not found["sound"]
+    assert found["violations"]
+
+
+def test_a_failure_leaves_no_file(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: object, target: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     before = sorted(tmp_path.iterdir())
-    for words in (
-        ["plan", str(torn)],
-        ["plan", str(text)],
-        ["plan", str(model), "--dim", "rows=4"],
-        ["plan", str(model), *bound, "--profile", "no-such-profile"],
-        ["plan", str(model), *bound, "--profile", str(profile)],
-        ["check", str(model), str(plan), *bound],
-        ["plan", str(model), *bound, "--save", str(tmp_path / "no-such-folder" / "plan.json")],
-    ):
-        assert cli.main(words) in (cli.FAILURE, cli.USAGE), words
-        out, err = capsys.readouterr()
-        errors = [line for line in err.splitlines() if line.startswith("error: ")]
-        assert (out, len(errors)) == ("", 1), words
-        assert "not expected" not in errors[0], words
+    monkeypatch.setattr("os.replace", full)
+    status, said = refused(["plan", str(model), "--dim", "batch=4", "--save", str(tmp_path / "plan.json")], capsys)
+    assert (status, "No space left" in said) == (cli.FAILURE, True)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_no_traceback_from_a_process(model: Path, tmp_path: Path) -> None:
+    for words, status in ((["plan", str(model)], cli.USAGE), (["plan", str(tmp_path / "none.onnx")], cli.USAGE)):
+        done = program(*words)
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (status, "", 1)
+        assert done.stderr.startswith("error: ")
 
 
 # ---------------------------------------------------------------- the demo's models, and what the README says

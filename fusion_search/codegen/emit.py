@@ -92,7 +92,7 @@ class Emitter:
             self._stage(stage)
         w.depth -= 1
         work = sum(prod(m.domain.extents) * _nanoseconds(m.spec) for m in group.members)
-        return Kernel(w.source("kernel"), tuple(w.slots), items, self.scratch, work)
+        return Kernel(w.source("kernel"), tuple(w.finished()), items, self.scratch, work)
 
     def _assign_places(self) -> None:
         group = self.group

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from fusion_search.codegen.access import Linear
 from fusion_search.codegen.emit import NEUTRAL, Emitter, Place
 from fusion_search.codegen.stages import Stage, by_lanes, is_reduce
-from fusion_search.codegen.writer import COMPUTE, converted, load, rounded, store
+from fusion_search.codegen.writer import COMPUTE, Slot, converted, load, rounded, store
 
+#: From this many parts on, a concat is written as a loop over them.
+MANY_PARTS = 3
 LANE_WORDS = {"sum": ("lanes_add", "fold_sum"), "mean": ("lanes_add", "fold_sum"), "max": ("lanes_max", "fold_max"), "min": ("lanes_min", "fold_min")}
 
 
@@ -192,25 +194,27 @@ def _gathered(nest: _Nest, ready: _Ready, i: int) -> str:
     """Read a tensor at indices that come from another one."""
     e = nest.e
     member = e.group.members[i]
-    data, index = member.operands[0], member.operands[1]
-    pointer, place, linear, key = ready.reads[(i, 0)]
-    steps = _stored_steps(e, i)
+    data = member.operands[0]
     axes = [d for d, dim in enumerate(member.domain.reads[0].dims) if dim.indirect]
-    at = nest.element(key, pointer, linear)[len(pointer) + 1 : -1]
-    if member.spec.name == "GatherND":
+    if member.spec.name == "GatherND" and (i, 1) in ready.reads:
         base_pointer, base_place, base_linear, base_key = ready.reads[(i, 1)]
         first = nest.element(base_key, base_pointer, base_linear)[len(base_pointer) + 1 : -1]
         texts = [f"{base_pointer}[{first} + {c}]" for c in range(len(axes))]
         del base_place
     else:
         texts = [_argument(nest, ready, i, 1)[0]]
+    names = []
     for d, text in zip(axes, texts, strict=True):
         size = e.w.number(("gather size", i, d), data.shape[d])
-        step = e.w.number(("gather step", i, d), steps[d])
-        name = e.w.name("g")
-        e.w.put(f"{name} = checked_index(np.int64({text}), {size}, {e.flag})")
-        at += f" + {name} * {step}"
-    del index
+        names.append(e.w.name("g"))
+        e.w.put(f"{names[-1]} = checked_index(np.int64({text}), {size}, {e.flag})")
+    if (i, 0) not in ready.reads:  # one element along every axis that is gathered from: the one at hand
+        return _argument(nest, ready, i, 0)[0]
+    pointer, place, linear, key = ready.reads[(i, 0)]
+    steps = _stored_steps(e, i)
+    at = nest.element(key, pointer, linear)[len(pointer) + 1 : -1]
+    for d, name in zip(axes, names, strict=True):
+        at += f" + {name} * {e.w.number(('gather step', i, d), steps[d])}"
     return load(place.code, f"{pointer}[{at}]")
 
 
@@ -331,19 +335,20 @@ def _emit_accumulate(e: Emitter, stage: Stage, reducers: list[int]) -> None:
     for i in reducers:
         _over(e, stage, i, parallel, totals[i], "start")
     order = stage.order
-    inner = order[-1]
+    inner = order[-1] if order else None
     with ExitStack() as stack:
         variables = _open(e, stack, order[:-1])
         nest = _Nest(e, stage, inner, variables)
         ready = _prepare(nest, stage.members)
         pointers = {i: nest.pointer(f"a{i}", total, Linear(total.strides)) for i, total in totals.items() if total.kind != "local"}
-        with w.block(f"for j in range({e.bound(inner)}):"):
-            _define(nest, stage.members, ready)
-            for i in reducers:
-                text, source = _argument(nest, ready, i, 0)
-                total = totals[i]
-                at = nest.element(f"a{i}", pointers[i], Linear(total.strides)) if i in pointers else total.address
-                w.put(f"{at} = {rounded(total.code, _combined(e, i, at, converted(source, text)))}")
+        if inner is not None:
+            stack.enter_context(w.block(f"for j in range({e.bound(inner)}):"))
+        _define(nest, stage.members, ready)
+        for i in reducers:
+            text, source = _argument(nest, ready, i, 0)
+            total = totals[i]
+            at = nest.element(f"a{i}", pointers[i], Linear(total.strides)) if i in pointers else total.address
+            w.put(f"{at} = {rounded(total.code, _combined(e, i, at, converted(source, text)))}")
     for i in reducers:
         _over(e, stage, i, parallel, totals[i], "finish")
 
@@ -433,6 +438,8 @@ def emit_parts(e: Emitter, stage: Stage) -> None:
         _part(e, stage, i, None, {}, fill)
     axis = member.node.attr("axis")
     start = 0
+    if member.spec.name == "Concat" and _emit_alike(e, stage, i, axis):
+        return
     for k, operand in enumerate(member.operands):
         ranges: dict[int, tuple[int, int]] = {}
         if member.spec.name == "Concat":
@@ -443,6 +450,77 @@ def emit_parts(e: Emitter, stage: Stage) -> None:
                 if (before, before + n) != (0, member.shape[d]):
                     ranges |= _range(e, i, d, max(before, 0), min(before + n, member.shape[d]))
         _part(e, stage, i, k, ranges, "")
+
+
+def _emit_alike(e: Emitter, stage: Stage, i: int, axis: int) -> bool:
+    """Write a concat of many tensors that are read alike as one loop over its parts, which the argument table lists.
+
+    The text then does not grow with the number of parts, and all such concats share one kernel.
+    """
+    w, member, place = e.w, e.group.members[i], e.places[i]
+    atoms = e.original[i][axis]
+    if len(member.operands) < MANY_PARTS or not atoms or any(operand.parameter for operand in member.operands):
+        return False
+    sources = [e.source_of(i, k) for k in range(len(member.operands))]
+    order, atom = stage.order, atoms[0]
+    inner = order[-1] if order else None
+    kinds = set()
+    rows: list[list[Slot]] = []
+    start = 0
+    for (_, where, linear, _), operand in zip(sources, member.operands, strict=True):
+        if not isinstance(where, Place) or where.kind != "tensor" or linear is None:
+            return False
+        walked = tuple(a for a in sorted(linear.strides) if linear.strides[a])
+        kinds.add((where.code, walked, inner is not None and linear.strides.get(inner, 0) == 1))
+        stop = start + operand.shape[axis]
+        steps = [Slot(None, linear.strides[a]) for a in walked]
+        rows.append([Slot(None, start), Slot(None, stop), Slot(where.key), Slot(None, linear.offset), *steps])
+        start = stop
+    if len(kinds) != 1:
+        return False
+    ((code, walked, unit),) = kinds
+    begin, count = w.table(rows)
+    target = Linear(dict(place.strides))
+    row, at = w.name("r"), w.name("p")
+    with ExitStack() as stack:
+        stack.enter_context(w.block(f"for {at} in range({count}):"))
+        w.put(f"{row} = {begin} + {at} * {len(rows[0])}")
+        steps_of = {a: f"T[{row} + {4 + k}]" for k, a in enumerate(walked)}
+        low, high = f"T[{row}]", f"T[{row} + 1]"
+        lows: dict[int, str] = {}
+        highs: dict[int, str] = {}
+        if atom in e.group.outer and atom not in e.tiles:
+            stack.enter_context(w.block(f"if {low} <= {e.index[atom]} < {high}:"))
+        else:
+            origin = e.index[atom] if atom in e.tiles else "0"
+            lows[atom], highs[atom] = w.name("l"), w.name("l")
+            w.put(f"{lows[atom]} = max({low} - {origin}, 0)")
+            w.put(f"{highs[atom]} = min({high} - {origin}, {e.bound(atom)})")
+        variables = {}
+        for a in order[:-1]:
+            variables[a] = w.name("i")
+            span = f"{lows[a]}, {highs[a]}" if a in lows else e.bound(a)
+            stack.enter_context(w.block(f"for {variables[a]} in range({span}):"))
+        nest = _Nest(e, stage, inner, variables, strip=lows.get(inner, "") if inner is not None else "")
+        pointer = nest.pointer(f"w{i}", place, target)
+        parts = [f"T[{row} + 3]"]
+        for a in walked:
+            if a in e.group.outer:
+                parts.append(f"{e.index[a]} * {steps_of[a]}")
+            if a in variables:
+                parts.append(f"{variables[a]} * {steps_of[a]}")
+            elif a == inner and nest.strip:
+                parts.append(f"{nest.strip} * {steps_of[a]}")
+        source = w.name("x")
+        w.put(f"{source} = p_{code}(T[{row} + 2], {' + '.join(parts)})")
+        element = f"{source}[0]"
+        if inner is not None:
+            if inner in walked:
+                element = f"{source}[j]" if unit else f"{source}[j * {steps_of[inner]}]"
+            bound = f"{highs[inner]} - {lows[inner]}" if inner in lows else e.bound(inner)
+            stack.enter_context(w.block(f"for j in range({bound}):"))
+        w.put(f"{nest.element(f'w{i}', pointer, target)} = {store(place.code, load(code, element))}")
+    return True
 
 
 def _literal(e: Emitter, code: str, value: object) -> str:

@@ -64,7 +64,7 @@ def choose_tiles(group: GroupAccess, live_out: set[int]) -> dict[int, int]:
     dict of int to int
         Tile of each blocked atom; every other outer atom takes one step an item.
     """
-    tiles = _member_tiles(group, live_out)
+    tiles = {a: max(tile, 1) for a, tile in _member_tiles(group, live_out).items()}  # an extent may be 0
     # A member that does not carry a loop is computed again for each of its blocks: few blocks, or one.
     partial = [a for a in sorted(group.outer) if any(a not in loops.all for loops in group.loops)]
     others = prod(-(-group.extents[a] // tiles.get(a, 1)) for a in group.outer if a not in partial)
@@ -99,7 +99,7 @@ def _flat_tiles(group: GroupAccess, live_out: set[int], atoms: list[int]) -> dic
     for atom in (first, *rest):
         if elements >= ITEM_ELEMENTS // 2:
             break
-        tiles[atom] = min(group.extents[atom], max(1, ITEM_ELEMENTS // elements))
+        tiles[atom] = max(1, min(group.extents[atom], ITEM_ELEMENTS // elements))
         elements *= tiles[atom]
     return tiles
 
@@ -127,10 +127,10 @@ def _heavy_tiles(group: GroupAccess, live_out: set[int], heavy: int) -> dict[int
         size = 1
         for atom in reversed(side):
             if atom in group.outer:
-                tiles[atom] = min(group.extents[atom], max(1, limit // size))
+                tiles[atom] = max(1, min(group.extents[atom], limit // size))
                 size *= tiles[atom]
             else:
-                size *= group.extents[atom]
+                size *= max(1, group.extents[atom])
     return tiles
 
 

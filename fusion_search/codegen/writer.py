@@ -48,6 +48,7 @@ class Writer:
     lines: list[str] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
     depth: int = 1
+    rows: list[tuple[int, list[list[Slot]]]] = field(default_factory=list)
     _names: dict[Hashable, str] = field(default_factory=dict)
     _count: int = 0
 
@@ -75,6 +76,20 @@ class Writer:
     def address(self, tensor: str) -> str:
         """Return the name of a tensor's address."""
         return self._slot(("p", tensor), Slot(tensor))
+
+    def table(self, rows: list[list[Slot]]) -> tuple[str, str]:
+        """Put rows of equal length behind the named slots; return the names of their start and their number."""
+        start = self.number(("rows", len(self.rows)), 0)
+        self.rows.append((int(start[1:]), rows))
+        return start, self.number(("row count", len(self.rows)), len(rows))
+
+    def finished(self) -> list[Slot]:
+        """Return all slots of the argument table, rows included."""
+        slots = list(self.slots)
+        for start, rows in self.rows:
+            slots[start] = Slot(None, len(slots))
+            slots += [slot for row in rows for slot in row]
+        return slots
 
     def _slot(self, key: Hashable, slot: Slot) -> str:
         if key not in self._names:

@@ -1,1 +1,1 @@
-"""Run-time library of generated kernels: what their source imports and calls."""
+"""What generated kernels call: intrinsics, mathematics, lanes, library kernels, and the driver that runs plans."""

@@ -1,0 +1,1 @@
+"""What people read: plans, certificates and measurements as text."""

@@ -1,0 +1,155 @@
+"""Tables and lines for a terminal: a plan with its certificate, its baselines, what running it gave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fusion_search.search.plan import Plan, PlanGroup
+from hardware_profiles.errors import one_line
+
+_SHOWN_NAMES = 4  # names of nodes in one cell of a table
+_PIPE_WIDTH = 160
+_NUMBERS = frozenset({"group", "nodes", "cost", "share", "of J", "launches", "moved", "J"})
+
+
+def console() -> Console:
+    """Return a console on stdout, wide enough for a table where stdout is no terminal."""
+    made = Console(highlight=False, markup=False, emoji=False)
+    if not made.is_terminal:
+        made.width = _PIPE_WIDTH
+    return made
+
+
+def show_plan(out: Console, plan: Plan, *, title: str, baselines: Mapping[str, Plan], violations: Sequence[str], top: int = 0) -> None:
+    """Print the groups, the terms, the certificate and the baselines.
+
+    Parameters
+    ----------
+    out : rich.console.Console
+    plan : Plan
+    title : str
+    baselines : mapping of str to Plan
+        Other plans of the same graph on the same cost, by method.
+    violations : sequence of str
+        What the checker found.
+    top : int
+        Show only so many groups, those that cost most; 0 shows all.
+    """
+    _show_groups(out, plan, title, top)
+    sound = "check finds nothing" if not violations else f"check finds {len(violations)} violations"
+    proof = f"lower bound {seconds(plan.lower_bound_s)}, gap {plan.gap:.2%}, {plan.space.get('name', 'unnamed')} space"
+    _line(out, "certificate", f"{plan.status}: J {seconds(plan.cost_s)}, {proof}; {sound}")
+    for violation in violations:
+        _line(out, "violation", violation)
+    refused = plan.space.get("refused")
+    if refused:
+        _line(out, "refused", ", ".join(f"{rule} {count}" for rule, count in refused.items()))
+    if baselines:
+        table = _table("method", "J", "times this", "launches", "moved")
+        for method, other in baselines.items():
+            ratio = f"{other.cost_s / plan.cost_s:.2f}" if plan.cost_s else "-"
+            table.add_row(method, seconds(other.cost_s), ratio, str(other.launches), size(other.bytes_moved))
+        out.print(table)
+
+
+def _show_groups(out: Console, plan: Plan, title: str, top: int) -> None:
+    operator = {node.name: node.origin_op or node.op for node in plan.graph.nodes}
+    # A term that no group has would be a column of zeros.
+    shown = [term for term, total in plan.terms.items() if total]
+    table = _table("group", "operators", "origin", "nodes", "cost", "share", *shown, title=title, long=("operators", "origin"))
+    numbered = list(enumerate(plan.groups))
+    if 0 < top < len(numbered):
+        numbered = sorted(sorted(numbered, key=lambda pair: (-pair[1].cost_as, pair[0]))[:top])
+    for number, group in numbered:
+        table.add_row(str(number), *_cells(group, operator, plan.cost_as), *(seconds(group.terms.get(term, 0.0)) for term in shown))
+    table.add_section()
+    left = len(plan.groups) - len(numbered)
+    rest = f"and {left} groups that cost less" if left else ""
+    nodes = str(sum(len(group.nodes) for group in plan.groups))
+    whole = (f"{plan.launches} launches", f"{size(plan.bytes_moved)} moved", nodes, seconds(plan.cost_s), "100%")
+    table.add_row("all", *whole, *(seconds(plan.terms[term]) for term in shown))
+    out.print(table)
+    if rest:
+        _line(out, "not shown", rest)
+
+
+def _cells(group: PlanGroup, operator: Mapping[str, str], whole: int) -> list[Text]:
+    share = f"{group.cost_as / whole:.1%}" if whole else "-"
+    operators = dict.fromkeys(operator.get(name, "?") for name in group.nodes)
+    words = [names(operators), names(group.origin), str(len(group.nodes)), seconds(group.cost_s), share]
+    return [Text(word) for word in words]
+
+
+def show_run(out: Console, verified: Mapping[str, Any], measured: Mapping[str, Any]) -> None:
+    """Print what verifying and measuring gave."""
+    outcome = "agrees with" if verified["ok"] else "DIFFERS from"
+    most = f"{verified['max_abs']:.3g} absolute, {verified['max_rel']:.3g} of the largest magnitude"
+    _line(out, "verified", f"{outcome} {verified['reference']}, at most {most}")
+    for kind in ("fused", "unfused"):
+        launches, peak = measured[f"{kind}_launches"], measured[f"{kind}_peak_bytes"]
+        _line(out, kind, f"{seconds(measured[f'{kind}_s'])} measured in {launches} launches, {size(peak)} at peak")
+    low, high = measured["speedup_range"]
+    _line(out, "speed-up", f"{measured['speedup']:.2f} times, from {low:.2f} to {high:.2f} over {measured['pairs']} pairs")
+
+
+def show_records(out: Console, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Print some columns of flat records as a table."""
+    table = _table(*columns)
+    for column in table.columns:
+        column.overflow = "fold"
+    for row in rows:
+        table.add_row(*(_cell(row[column]) for column in columns))
+    out.print(table)
+
+
+def names(found: Iterable[str], limit: int = _SHOWN_NAMES) -> str:
+    """Join names, the first few of them."""
+    every = [one_line(name) for name in found]
+    shown = ", ".join(every[:limit])
+    return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"
+
+
+def seconds(value: float) -> str:
+    """Write a time with three digits and a unit."""
+    if value == 0.0:
+        return "0"
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value / 1e-9:.3g} ns"
+
+
+def size(value: int) -> str:
+    """Write a number of bytes with three digits and a unit."""
+    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value} B"
+
+
+def _line(out: Console, label: str, text: str) -> None:
+    out.print(Text(f"{label:<13} {one_line(text)}"), soft_wrap=True)
+
+
+def _table(*columns: str, title: str | None = None, long: Sequence[str] = ()) -> Table:
+    table = Table(title=Text(one_line(title)) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        if column in long:  # names give way, so that a group stays one line
+            table.add_column(column, no_wrap=True, overflow="ellipsis", min_width=12, ratio=1)
+        else:
+            table.add_column(column, justify="right" if column in _NUMBERS else "left", overflow="fold")
+    return table
+
+
+def _cell(value: object) -> Text:
+    if isinstance(value, bool):
+        return Text("yes" if value else "no")
+    if isinstance(value, (list, tuple, frozenset)):
+        return Text(", ".join(sorted(map(str, value))))
+    return Text(f"{value:g}" if isinstance(value, float) else one_line(str(value)))
