@@ -350,7 +350,7 @@ def _feeds(path: str) -> dict[str, np.ndarray[Any, Any]]:
     from fusion_search.errors import FeedError
 
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (ValueError, EOFError, AttributeError, zipfile.BadZipFile):
         raise FeedError("holds no arrays by name", where=path, hint="write it with numpy.savez(path, x=...)") from None

@@ -17,8 +17,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import fusion_search
-from fusion_search import cli
+from fusion_search import api, cli
 from fusion_search.errors import ModelError, UsageError
 from fusion_search.frontends.light import light_names, seeded_light
 
@@ -91,7 +90,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         "Plan": SimpleNamespace(load=lambda path, graph: FakePlan()),
     }
     for name, value in public.items():
-        monkeypatch.setattr(fusion_search, name, value, raising=False)
+        monkeypatch.setattr(api, name, value)
     return answers
 
 

@@ -60,6 +60,10 @@ class GroupAccess:
         The member that computes an operand.
     identity : dict of (int, int) to bool
         For operands inside the group, whether the read is the identity.
+    original : tuple
+        The atoms of each member's loops before joining.
+    pinned : set of int
+        Atoms that are joined with no other.
     """
 
     members: list[Member]
@@ -71,6 +75,7 @@ class GroupAccess:
     writes: list[Linear]
     producers: dict[tuple[int, int], int]
     identity: dict[tuple[int, int], bool]
+    original: tuple[tuple[tuple[int, ...], ...], ...]
     pinned: set[int] = field(default_factory=set)
 
 
@@ -129,7 +134,7 @@ def group_access(program: Program, analysis: Analysis) -> GroupAccess:
         for i, m in enumerate(members)
     ]
     result = GroupAccess(
-        members, loops, extents, set(analysis.outer), {a: (a,) for a in extents}, reads, writes, producers, identity, pinned
+        members, loops, extents, set(analysis.outer), {a: (a,) for a in extents}, reads, writes, producers, identity, table.loops, pinned
     )
     _join(result)
     return result

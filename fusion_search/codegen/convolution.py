@@ -42,15 +42,17 @@ def emit_convolution(e: Emitter, stage: Stage, i: int) -> None:
     function, scratch = w.address("@conv_tile_f32"), w.number("conv scratch", e.reserve(conv_scratch_bytes(shape)))
     with ExitStack() as stack:
         index: dict[int, str] = {}
+        inside: dict[int, str] = {}
         for atom in (image, group):
-            if atom is not None and atom not in e.group.outer:
-                index[atom] = w.name("i")
-                stack.enter_context(w.block(f"for {index[atom]} in range({e.bound(atom)}):"))
-            elif atom is not None:
-                index[atom] = e.index[atom]
+            if atom is None:
+                continue
+            if atom not in e.group.outer or atom in e.tiles:
+                inside[atom] = w.name("i")
+                stack.enter_context(w.block(f"for {inside[atom]} in range({e.bound(atom)}):"))
+            index[atom] = " + ".join(part[atom] for part in (e.index, inside) if atom in part)
         oc0, oc1 = _range(e, filters, names[3])
         h0, h1 = _range(e, row, names[4])
-        target = _target(e, i, result, {a: v for a, v in index.items() if a not in e.group.outer})
+        target = _target(e, i, result, inside)
         channel_step = result.strides.get(filters, 0) if filters is not None else 0
         row_step = result.strides.get(row, 0) if row is not None else shape.out_width
         call = [at, x.address, weight.address, target]
@@ -59,7 +61,7 @@ def emit_convolution(e: Emitter, stage: Stage, i: int) -> None:
         call += [w.number(("conv channel step", i), channel_step), w.number(("conv row step", i), row_step), f"S + {scratch}"]
         w.put(f"call_address({function}, ({', '.join(call)}))")
         if len(member.operands) > 2:
-            _emit_bias(e, i, {a: v for a, v in index.items() if a not in e.group.outer}, filters, positions)
+            _emit_bias(e, i, inside, filters, positions)
 
 
 def _range(e: Emitter, atom: int | None, full: str) -> tuple[str, str]:

@@ -78,7 +78,7 @@ class Emitter:
         self.parameters: dict[int, str] = {}
         self.index: dict[int, str] = {}  # fixed indices and block starts, by atom
         self.sizes: dict[int, str] = {}  # block sizes of tiled loops
-        self.original = analysis.loops.loops
+        self.original = self.group.original
         self.flag = ""
 
     # ------------------------------------------------------------------ the whole kernel
@@ -111,10 +111,15 @@ class Emitter:
                 self.places[i] = Place("tensor", code, self.w.address(name), dict(group.writes[i].strides), name)
             elif not crossing and not made_whole:
                 self.places[i] = Place("register", code)
-            elif not spanned and (self.stages[self.stage_of[i]].kind == "loop"):
+            elif not spanned and self.stages[self.stage_of[i]].kind == "loop" and not self._addressed(i):
                 self.places[i] = Place("local", code, self.w.name("v"))
             else:
                 self.places[i] = self._scratch(i, spanned, code)
+
+    def _addressed(self, i: int) -> bool:
+        """True when a library kernel or a copy of parts reads a value: it needs an address even when it is one number."""
+        readers = [reader for (reader, _), producer in self.group.producers.items() if producer == i and reader not in self.skip]
+        return any(self.stages[self.stage_of[reader]].kind != "loop" for reader in readers)
 
     def _scratch(self, i: int, spanned: list[int], code: str) -> Place:
         strides, size = {}, self.group.members[i].itemsize
@@ -252,7 +257,7 @@ class Emitter:
         linear = Linear({})
         access = self.group.members[i].domain.reads[k]
         steps = self.dimension_steps(producer, place)
-        place_of = _dimension_of(operand)
+        place_of = dimension_of(operand)
         mine = self.group.reads[(i, k)]
         full = row_major(operand.shape)
         for d, dim in enumerate(access.dims):
@@ -280,7 +285,7 @@ class Emitter:
         return steps
 
 
-def _dimension_of(operand: Operand) -> dict[int, int]:
+def dimension_of(operand: Operand) -> dict[int, int]:
     """Which stored dimension each dimension of a plain view is."""
     left = [d for d, n in enumerate(operand.base_shape) if n != 1]
     right = [d for d, n in enumerate(operand.shape) if n != 1]
@@ -296,4 +301,4 @@ def compute_code(code: str) -> str:
     return COMPUTE[code]
 
 
-__all__ = ["NEUTRAL", "Emitter", "Kernel", "Place", "build", "by_lanes", "compute_code", "converted", "load", "rounded", "store"]
+__all__ = ["NEUTRAL", "Emitter", "Kernel", "Place", "build", "by_lanes", "compute_code", "converted", "dimension_of", "load", "rounded", "store"]

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from fusion_search.codegen.access import Linear, pointwise_window
 from fusion_search.codegen.emit import NEUTRAL, Emitter, Place
 from fusion_search.codegen.rt.gemm import gemm_scratch_bytes
-from fusion_search.codegen.stages import Product, Stage, contraction_loops
+from fusion_search.codegen.stages import Stage, contraction_loops
 from fusion_search.codegen.writer import COMPUTE, load, rounded, store
 
 
@@ -76,7 +76,7 @@ def _emit_product(e: Emitter, i: int) -> None:
             variables[atom] = w.name("i")
             stack.enter_context(w.block(f"for {variables[atom]} in range({e.bound(atom)}):"))
         if bias:
-            _emit_bias(e, i, product, variables, rows, columns)
+            _emit_bias(e, i, variables, rows, columns)
         outside = [a for a in product.depth if a not in depth]
         for atom in outside:
             variables[atom] = w.name("i")
@@ -121,7 +121,7 @@ def _at(e: Emitter, place: Place, linear: Linear, key: str, variables: dict[int,
     return f"{place.address} + ({offset}) * {size}"
 
 
-def _emit_bias(e: Emitter, i: int, product: Product, variables: dict[int, str], rows: tuple[int, ...], columns: tuple[int, ...]) -> None:
+def _emit_bias(e: Emitter, i: int, variables: dict[int, str], rows: tuple[int, ...], columns: tuple[int, ...]) -> None:
     """Start the accumulators of a block at the bias."""
     w, result = e.w, e.places[i]
     how, place, linear, key = e.source_of(i, 2)
@@ -130,20 +130,22 @@ def _emit_bias(e: Emitter, i: int, product: Product, variables: dict[int, str], 
         for atom in (*rows, *columns[:-1]):
             inside[atom] = w.name("i")
             stack.enter_context(w.block(f"for {inside[atom]} in range({e.bound(atom)}):"))
-        name = w.name("h")
+        name, last = w.name("h"), columns[-1] if columns else None
+        text = name
         if how == "parameter":
             w.put(f"{name} = {place}")
         else:
             assert isinstance(place, Place) and linear is not None
-            w.put(f"{name} = p_{place.code}({place.address}, {_offset(e, place, linear, key, inside)})[0]")
+            w.put(f"{name} = p_{place.code}({place.address}, {_offset(e, place, linear, key, inside)})")
+            stride = linear.strides.get(last, 0) if last is not None else 0
+            text = f"{name}[{'0' if not stride or last is None else f'j * {e.step(key, last, stride)}'}]"
         pointer = w.name("x")
         w.put(f"{pointer} = p_{result.code}({result.address}, {_offset(e, result, Linear(result.strides), f'w{i}', inside)})")
-        if columns:
-            stack.enter_context(w.block(f"for j in range({e.bound(columns[-1])}):"))
-            w.put(f"{pointer}[j] = {name}")
+        if last is None:
+            w.put(f"{pointer}[0] = {text}")
         else:
-            w.put(f"{pointer}[0] = {name}")
-    del product
+            with w.block(f"for j in range({e.bound(last)}):"):
+                w.put(f"{pointer}[j] = {text}")
 
 
 def _offset(e: Emitter, place: Place, linear: Linear, key: str, variables: dict[int, str]) -> str:

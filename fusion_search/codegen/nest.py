@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from fusion_search.codegen.access import Linear
-from fusion_search.codegen.emit import NEUTRAL, Emitter, Place
+from fusion_search.codegen.emit import NEUTRAL, Emitter, Place, dimension_of
 from fusion_search.codegen.stages import Stage, by_lanes, is_reduce
 from fusion_search.codegen.writer import COMPUTE, Slot, converted, load, rounded, store
 
@@ -225,8 +225,8 @@ def _stored_steps(e: Emitter, i: int) -> list[int]:
     producer = e.group.producers.get((i, 0))
     operand = e.group.members[i].operands[0]
     if producer is not None and e.places[producer].kind == "scratch":
-        steps = e.dimension_steps(producer, e.places[producer])
-        return [steps[d] for d in range(len(operand.shape))]
+        steps, stored = e.dimension_steps(producer, e.places[producer]), dimension_of(operand)
+        return [steps[stored[d]] if d in stored else 0 for d in range(len(operand.shape))]
     return row_major(operand.shape)
 
 
@@ -441,15 +441,17 @@ def emit_parts(e: Emitter, stage: Stage) -> None:
     if member.spec.name == "Concat" and _emit_alike(e, stage, i, axis):
         return
     for k, operand in enumerate(member.operands):
-        ranges: dict[int, tuple[int, int]] = {}
+        spans: dict[int, tuple[int, int]] = {}
         if member.spec.name == "Concat":
-            ranges = _range(e, i, axis, start, start + operand.shape[axis])
+            spans[axis] = (start, start + operand.shape[axis])
             start += operand.shape[axis]
         else:
             for d, (before, n) in enumerate(zip(member.node.attr("before"), operand.shape, strict=True)):
                 if (before, before + n) != (0, member.shape[d]):
-                    ranges |= _range(e, i, d, max(before, 0), min(before + n, member.shape[d]))
-        _part(e, stage, i, k, ranges, "")
+                    spans[d] = (max(before, 0), min(before + n, member.shape[d]))
+        # a dimension of extent 1 has no loop: its one element is in the part or not
+        if all(e.original[i][d] or low <= 0 < high for d, (low, high) in spans.items()):
+            _part(e, stage, i, k, {e.original[i][d][0]: span for d, span in spans.items() if e.original[i][d]}, "")
 
 
 def _emit_alike(e: Emitter, stage: Stage, i: int, axis: int) -> bool:

@@ -65,12 +65,33 @@ def choose_tiles(group: GroupAccess, live_out: set[int]) -> dict[int, int]:
         Tile of each blocked atom; every other outer atom takes one step an item.
     """
     tiles = {a: max(tile, 1) for a, tile in _member_tiles(group, live_out).items()}  # an extent may be 0
-    # A member that does not carry a loop is computed again for each of its blocks: few blocks, or one.
+    # A member that does not carry a loop is computed again for each of its blocks: best one block.
     partial = [a for a in sorted(group.outer) if any(a not in loops.all for loops in group.loops)]
-    others = prod(-(-group.extents[a] // tiles.get(a, 1)) for a in group.outer if a not in partial)
-    for atom in partial:
-        tiles[atom] = max(tiles.get(atom, 1), group.extents[atom] if others >= SPREAD else -(-group.extents[atom] // SPREAD))
+    tiles |= {atom: max(group.extents[atom], 1) for atom in partial}
+    whole = _whole_columns(group)
+    _spread(group, tiles, [a for a in tiles if a not in partial and a not in whole])
+    _spread(group, tiles, [a for a in partial if a not in whole])
     return tiles
+
+
+def _whole_columns(group: GroupAccess) -> set[int]:
+    """The loop along the rows of a convolution's result, which the library kernel does not cut."""
+    return {
+        atom
+        for i, member in enumerate(group.members)
+        if member.spec.name == "Conv" and not pointwise_window(member)
+        for atom in group.original[i][member.domain.rank - 1]
+    }
+
+
+def _spread(group: GroupAccess, tiles: dict[int, int], atoms: list[int]) -> None:
+    """Cut the blocks along these loops, the longest first, until there are enough for every core."""
+    for atom in sorted(atoms, key=lambda a: (-group.extents[a], a)):
+        items = prod(-(-group.extents[a] // tiles.get(a, 1)) for a in group.outer)
+        if items >= SPREAD or not items:
+            return
+        blocks = min(group.extents[atom], -(-SPREAD // items) * -(-group.extents[atom] // tiles[atom]))
+        tiles[atom] = -(-group.extents[atom] // blocks)
 
 
 def _member_tiles(group: GroupAccess, live_out: set[int]) -> dict[int, int]:
@@ -136,24 +157,21 @@ def _heavy_tiles(group: GroupAccess, live_out: set[int], heavy: int) -> dict[int
 
 def conv_tiles(group: GroupAccess, heavy: int) -> dict[int, int]:
     """Blocks of a convolution: all columns, rows enough to pay for their halo, channels so that the block stays in L2."""
-    loops = group.loops[heavy]
-    outer = [a for a in loops.parallel if a in group.outer and a in group.pinned]
-    tiles = {a: group.extents[a] for a in outer}
-    if len(outer) < 2 or loops.parallel[-len(outer) :] != outer:
-        return tiles
-    *channel, row, column = outer if len(outer) > 2 else (*outer[:1], None, outer[-1])
-    width = group.extents[column]
-    rows = group.extents[row] if row is not None else 1
+    member = group.members[heavy]
+    loops = group.original[heavy][2 : member.domain.rank]
+    filters, *positions = (next((a for a in atoms if a in group.outer), None) for atoms in loops)
+    row = positions[0] if len(positions) > 1 else None
+    tiles = {a: max(group.extents[a], 1) for a in (filters, *positions) if a is not None}
+    rows, width = member.shape[-2:] if len(positions) > 1 else (1, member.shape[-1])
     if row is not None:
-        blocks = max(1, min(rows // 7, 8))
-        tiles[row] = rows = -(-rows // blocks)
-    if channel:
-        filters = group.extents[channel[-1]]
-        blocks = max(1, -(-filters * rows * width * 4 // BLOCK_BYTES))
+        tiles[row] = rows = max(1, -(-rows // max(1, min(rows // 7, 8))))
+    if filters is not None:
+        count = group.extents[filters]
+        blocks = max(1, -(-count * rows * width * 4 // BLOCK_BYTES))
         if row is None or tiles[row] == group.extents[row]:
-            blocks = max(blocks, min(4, filters // 24 or 1))
-        per_block = -(-filters // blocks)
-        tiles[channel[-1]] = min(filters, -(-per_block // 6) * 6)
+            blocks = max(blocks, min(SPREAD, count // 24 or 1))
+        # whole panels of the micro-kernel's six rows
+        tiles[filters] = min(max(count, 1), max(1, -(-count // blocks // 6)) * 6)
     return tiles
 
 
