@@ -41,7 +41,7 @@ def projection_chain(length: int, *, rows: int = 512, width: int = 256, seed: in
         With four operators a layer, one of them composite, so that the four methods have different plans.
     """
     rng = np.random.default_rng(seed)
-    nodes, weights = [], [numpy_helper.from_array(np.float32(width**-0.5), "scale")]
+    nodes, weights = [], [numpy_helper.from_array(np.asarray(width**-0.5, np.float32), "scale")]
     for k in range(length):
         weight = rng.standard_normal((width, width)) * width**-0.5
         weights.append(numpy_helper.from_array(weight.astype(np.float32), f"w{k}"))
@@ -135,7 +135,7 @@ def staircase(graph: fs.Graph, profile: fs.Profile) -> list[Row]:
                 "step": step,
                 "origin": origin,
                 "cost_s": priced.cost_s,
-                "percent": 100.0 * priced.cost_s / first,
+                "percent": 100.0 * (priced.cost_s / first),
                 "launches": priced.launches,
             }
         )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         Plan,
         Profile,
         check,
-        compile,  # noqa: A004
+        compile,
         list_profiles,
         load,
         load_profile,

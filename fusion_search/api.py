@@ -162,7 +162,7 @@ def check(graph: Graph, plan: Plan) -> list[Violation]:
     return _check(graph, plan)
 
 
-def compile(plan: Plan) -> CompiledPlan:  # noqa: A001 - the word that users of compilers expect
+def compile(plan: Plan) -> CompiledPlan:
     """Compile a plan for this machine; compiling the same plan again gives the same object.
 
     Returns

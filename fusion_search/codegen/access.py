@@ -106,7 +106,7 @@ def group_access(program: Program, analysis: Analysis) -> GroupAccess:
             linear.offset += dim.offset * step
             for loop, coefficient in dim.terms:
                 _spread(linear, table.loops[read.reader][loop], extents, coefficient * step)
-            if access.guarded and dim.offset or len(dim.terms) > 1:
+            if (access.guarded and dim.offset) or len(dim.terms) > 1:
                 pinned |= {a for loop, _ in dim.terms for a in table.loops[read.reader][loop]}
         if member.spec.name in ("Concat", "Pad"):
             pinned |= _guarded_atoms(member, analysis, read.reader)

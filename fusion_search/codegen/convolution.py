@@ -33,9 +33,7 @@ def emit_convolution(e: Emitter, stage: Stage, i: int) -> None:
     fields = shape.descriptor()
     names = [w.number(("conv", i, k), int(value)) for k, value in enumerate(fields)]
     at = f"A + {8 * int(names[0][1:])}"  # the descriptor lies in the argument table itself
-    _, x, _, _ = e.source_of(i, 0)
-    _, weight, _, _ = e.source_of(i, 1)
-    assert isinstance(x, Place) and isinstance(weight, Place)
+    x, weight = e.memory_of(i, 0)[0], e.memory_of(i, 1)[0]
     loops = [e.original[i][k] for k in range(member.domain.rank)]
     image, group, filters, *positions = (atoms[0] if atoms else None for atoms in loops)
     row = positions[0] if len(positions) == 2 else None
@@ -81,7 +79,6 @@ def _target(e: Emitter, i: int, result: Place, inside: dict[int, str]) -> str:
 
 def _emit_bias(e: Emitter, i: int, inside: dict[int, str], filters: int | None, positions: list[int | None]) -> None:
     w, result = e.w, e.places[i]
-    how, place, linear, key = e.source_of(i, 2)
     inner = [a for a in positions if a is not None]
     walked = [a for a in ([filters] if filters is not None else []) + inner if a not in e.group.outer or a in e.tiles]
     with ExitStack() as stack:
@@ -90,10 +87,10 @@ def _emit_bias(e: Emitter, i: int, inside: dict[int, str], filters: int | None, 
             variables[atom] = w.name("i")
             stack.enter_context(w.block(f"for {variables[atom]} in range({e.bound(atom)}):"))
         last = walked[-1] if walked else None
-        if how == "parameter":
-            value = str(place)
+        if e.group.members[i].operands[2].parameter:
+            value = e.parameters[e.group.members[i].operands[2].base]
         else:
-            assert isinstance(place, Place) and linear is not None
+            place, linear, key = e.memory_of(i, 2)
             parts = [e.base(key, place, linear)]
             parts += [f"{v} * {e.step(key, a, linear.strides[a])}" for a, v in variables.items() if linear.strides.get(a)]
             offset = " + ".join(p for p in parts if p != "0") or "0"

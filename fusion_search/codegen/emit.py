@@ -250,6 +250,19 @@ class Emitter:
             return "memory", place, self.group.reads[(i, k)], key
         return "memory", place, self._scratch_read(i, k, operand, producer, place), key
 
+    def memory_of(self, i: int, k: int) -> tuple[Place, Linear, str]:
+        """Where an operand lies in memory: its place, address and key.
+
+        Raises
+        ------
+        TypeError
+            When it does not: a defect of the placement.
+        """
+        how, place, linear, key = self.source_of(i, k)
+        if not isinstance(place, Place) or linear is None:
+            raise TypeError(f"operand {k} of {self.group.members[i].node.name!r} is no tensor in memory but a {how}")
+        return place, linear, key
+
     def _scratch_read(self, i: int, k: int, operand: Operand, producer: int, place: Place) -> Linear:
         if self.group.identity[(i, k)]:
             return Linear(dict(place.strides))
@@ -301,4 +314,17 @@ def compute_code(code: str) -> str:
     return COMPUTE[code]
 
 
-__all__ = ["NEUTRAL", "Emitter", "Kernel", "Place", "build", "by_lanes", "compute_code", "converted", "dimension_of", "load", "rounded", "store"]
+__all__ = [
+    "NEUTRAL",
+    "Emitter",
+    "Kernel",
+    "Place",
+    "build",
+    "by_lanes",
+    "compute_code",
+    "converted",
+    "dimension_of",
+    "load",
+    "rounded",
+    "store",
+]

@@ -49,11 +49,8 @@ def operand_address(e: Emitter, i: int, k: int) -> tuple[Place, Linear, str]:
     """Where a contraction's operand lies, looking through an absorbed transpose."""
     producer = e.group.producers.get((i, k))
     if producer in e.skip and producer is not None:
-        _, place, linear, key = e.source_of(producer, 0)
-    else:
-        _, place, linear, key = e.source_of(i, k)
-    assert isinstance(place, Place) and linear is not None
-    return place, linear, key
+        return e.memory_of(producer, 0)
+    return e.memory_of(i, k)
 
 
 def _emit_product(e: Emitter, i: int) -> None:
@@ -124,7 +121,7 @@ def _at(e: Emitter, place: Place, linear: Linear, key: str, variables: dict[int,
 def _emit_bias(e: Emitter, i: int, variables: dict[int, str], rows: tuple[int, ...], columns: tuple[int, ...]) -> None:
     """Start the accumulators of a block at the bias."""
     w, result = e.w, e.places[i]
-    how, place, linear, key = e.source_of(i, 2)
+    operand = e.group.members[i].operands[2]
     with ExitStack() as stack:
         inside = dict(variables)
         for atom in (*rows, *columns[:-1]):
@@ -132,10 +129,10 @@ def _emit_bias(e: Emitter, i: int, variables: dict[int, str], rows: tuple[int, .
             stack.enter_context(w.block(f"for {inside[atom]} in range({e.bound(atom)}):"))
         name, last = w.name("h"), columns[-1] if columns else None
         text = name
-        if how == "parameter":
-            w.put(f"{name} = {place}")
+        if operand.parameter:
+            w.put(f"{name} = {e.parameters[operand.base]}")
         else:
-            assert isinstance(place, Place) and linear is not None
+            place, linear, key = e.memory_of(i, 2)
             w.put(f"{name} = p_{place.code}({place.address}, {_offset(e, place, linear, key, inside)})")
             stride = linear.strides.get(last, 0) if last is not None else 0
             text = f"{name}[{'0' if not stride or last is None else f'j * {e.step(key, last, stride)}'}]"
@@ -161,8 +158,7 @@ def _emit_pool(e: Emitter, stage: Stage, i: int) -> None:
     """Write a pool: the window's loops outside, the result's last loop inside, clipped to what lies in the input."""
     w, member, place = e.w, e.group.members[i], e.places[i]
     combiner, code = member.spec.combiner, COMPUTE[place.code]
-    _, source, linear, key = e.source_of(i, 0)
-    assert isinstance(source, Place) and linear is not None
+    source, linear, key = e.memory_of(i, 0)
     windows = _window_axes(e, i)
     kernel_atoms = [atom for _, _, atom, _ in windows if atom is not None]
     order = [a for a in stage.order if a not in kernel_atoms]
@@ -173,7 +169,10 @@ def _emit_pool(e: Emitter, stage: Stage, i: int) -> None:
         info = {"max": f"T_{code}({-(1 << (8 * int(code[1]) - 1)) if code[0] == 'i' else 0})", "sum": f"T_{code}(0)"}[combiner]
     else:
         info = f"T_{code}({neutral})" if combiner == "max" else f"T_{code}(0)"
-    combine = {"sum": "{0} + {1}", "max": {"f4": "np_maximum({0}, {1})", "f8": "np_maximum64({0}, {1})"}.get(code, "int_maximum({0}, {1})")}[combiner]
+    combine = {
+        "sum": "{0} + {1}",
+        "max": {"f4": "np_maximum({0}, {1})", "f8": "np_maximum64({0}, {1})"}.get(code, "int_maximum({0}, {1})"),
+    }[combiner]
     with ExitStack() as stack:
         variables: dict[int, str] = {}
         for atom in order[:-1]:
@@ -192,7 +191,7 @@ def _emit_pool(e: Emitter, stage: Stage, i: int) -> None:
             with w.block(f"for j in range({e.bound(inner)}):"):
                 w.put(f"{out}[j{step}] = {info}")
         low, high = "0", e.bound(inner) if inner is not None else "1"
-        for axis, (atom, coefficient, window, dilation) in enumerate(windows):
+        for axis, (loop, coefficient, window, dilation) in enumerate(windows):
             size = w.number(("size", i, axis), _axis_size(e, i, axis))
             pad = w.number(("pad", i, axis), _axis_offset(e, i, axis))
             stride = w.number(("window stride", i, axis), coefficient)
@@ -257,11 +256,7 @@ def _axes(e: Emitter, i: int) -> list[int]:
     """Axes with a window, a stride or padding."""
     member = e.group.members[i]
     rank = member.domain.rank
-    return [
-        d
-        for d, dim in enumerate(member.domain.reads[0].dims)
-        if (dim.terms or dim.offset) and (dim.loop is None or dim.loop >= rank)
-    ]
+    return [d for d, dim in enumerate(member.domain.reads[0].dims) if (dim.terms or dim.offset) and (dim.loop is None or dim.loop >= rank)]
 
 
 def _axis_size(e: Emitter, i: int, k: int) -> int:

@@ -13,7 +13,12 @@ from fusion_search.codegen.writer import COMPUTE, Slot, converted, load, rounded
 
 #: From this many parts on, a concat is written as a loop over them.
 MANY_PARTS = 3
-LANE_WORDS = {"sum": ("lanes_add", "fold_sum"), "mean": ("lanes_add", "fold_sum"), "max": ("lanes_max", "fold_max"), "min": ("lanes_min", "fold_min")}
+LANE_WORDS = {
+    "sum": ("lanes_add", "fold_sum"),
+    "mean": ("lanes_add", "fold_sum"),
+    "max": ("lanes_max", "fold_max"),
+    "min": ("lanes_min", "fold_min"),
+}
 
 
 @dataclass(slots=True)
@@ -183,11 +188,13 @@ def _expression(nest: _Nest, ready: _Ready, i: int) -> str:
     arguments = [_argument(nest, ready, i, k) for k in range(len(member.operands))]
     code = e.places[i].code
     source = arguments[-1][1] if member.spec.name != "Where" else code
-    assert member.spec.body is not None
+    body = member.spec.body
+    if body is None:
+        raise TypeError(f"{member.spec.name} has no scalar expression")
     texts = [text for text, _ in arguments]
     if member.node.op == "Cast" and code != "b1":
         texts = [converted(source, texts[0])]
-    return rounded(code, member.spec.body(COMPUTE[source], texts, dict(member.node.attrs)))
+    return rounded(code, body(COMPUTE[source], texts, dict(member.node.attrs)))
 
 
 def _gathered(nest: _Nest, ready: _Ready, i: int) -> str:
@@ -289,9 +296,7 @@ def _lane_operands(nest: _Nest, ready: _Ready, reducers: list[int]) -> dict[int,
         found[i] = None
         if (i, 0) in ready.reads:
             pointer, place, linear, _ = ready.reads[(i, 0)]
-            if linear.strides.get(nest.inner or -1, 0) == 1 and place.code in ("f4", "f8"):
-                found[i] = pointer
-            elif nest.inner is not None and linear.strides.get(nest.inner, 0) == 1 and place.code in ("f4", "f8"):
+            if nest.inner is not None and linear.strides.get(nest.inner, 0) == 1 and place.code in ("f4", "f8"):
                 found[i] = pointer
         else:
             producer = nest.e.group.producers[(i, 0)]
@@ -533,11 +538,6 @@ def _literal(e: Emitter, code: str, value: object) -> str:
     return f"T_{'u1' if code == 'b1' else code}({int(value)}){' != 0' if code == 'b1' else ''}"  # type: ignore[call-overload]
 
 
-def _range(e: Emitter, i: int, d: int, start: int, stop: int) -> dict[int, tuple[int, int]]:
-    atoms = e.original[i][d]
-    return {atoms[0]: (start, stop)} if atoms else {}
-
-
 def _part(e: Emitter, stage: Stage, i: int, k: int | None, ranges: dict[int, tuple[int, int]], fill: str) -> None:
     """Write one part: loops over its range of the result, clipped to the block."""
     w, member, place = e.w, e.group.members[i], e.places[i]
@@ -546,9 +546,7 @@ def _part(e: Emitter, stage: Stage, i: int, k: int | None, ranges: dict[int, tup
         fill = e.parameters[member.operands[k].base]
     source = None
     if k is not None and not fill:
-        how, where, linear, key = e.source_of(i, k)
-        assert how == "memory" and isinstance(where, Place) and linear is not None
-        source = (where, linear, key)
+        source = e.memory_of(i, k)
     with ExitStack() as stack:
         lows: dict[int, str] = {}
         highs: dict[int, str] = {}

@@ -234,7 +234,9 @@ def place(group: GroupAccess, tiled: set[int], skip: set[int]) -> list[Stage]:
                 continue
             maker = group.members[producer]
             at = stage_of[producer]
-            after = stages[at].kind != "loop" or is_reduce(maker) or not group.identity[(i, k)] or stages[at].space != space or kind != "loop"
+            after = (
+                stages[at].kind != "loop" or is_reduce(maker) or not group.identity[(i, k)] or stages[at].space != space or kind != "loop"
+            )
             first = max(first, at + 1 if after else at)
         for at in range(first, len(stages)):
             if kind == "loop" and stages[at].kind == "loop" and stages[at].space == space and _compatible(group, stages[at], i):

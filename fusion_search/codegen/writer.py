@@ -99,7 +99,7 @@ class Writer:
 
     def source(self, name: str) -> str:
         """Return the kernel's text."""
-        head = [f'@cfunc(KERNEL_SIGNATURE, cache=True, error_model="numpy")', f"def {name}(A, S, lo, hi):", "    T = table(A)"]
+        head = ['@cfunc(KERNEL_SIGNATURE, cache=True, error_model="numpy")', f"def {name}(A, S, lo, hi):", "    T = table(A)"]
         head += [f"    n{k} = T[{k}]" for k in range(len(self.slots))]
         return "\n".join([*head, *self.lines]) + "\n"
 

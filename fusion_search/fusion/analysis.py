@@ -205,7 +205,11 @@ class _Counter:
         self.parallel = [frozenset(atoms) for atoms in carried]
 
     def count(
-        self, leaving: list[tuple[int, int]], scratch: tuple[int, ...], knobs: tuple[tuple[int, ...], ...], tilings: tuple[tuple[int, ...], ...]
+        self,
+        leaving: list[tuple[int, int]],
+        scratch: tuple[int, ...],
+        knobs: tuple[tuple[int, ...], ...],
+        tilings: tuple[tuple[int, ...], ...],
     ) -> GroupFeatures:
         members, extents, outer = self.members, self.loops.extents, self.outer
         tiles: dict[int, Any] = {}

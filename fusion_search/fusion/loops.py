@@ -119,7 +119,7 @@ def matched_operands(program: Program, position: int) -> tuple[Matched, ...]:
     found = program.matches.get(member.signature)
     if found is None:
         found = program.matches[member.signature] = tuple(_match(member, k) for k in range(len(member.operands)))
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _match(member: Member, k: int) -> Matched:
@@ -365,7 +365,8 @@ class _Unifier:
             return found
 
         loops = tuple(
-            tuple(of(first + loop) for loop in range(len(member.domain.extents))) for first, member in zip(self.first, self.members, strict=True)
+            tuple(of(first + loop) for loop in range(len(member.domain.extents)))
+            for first, member in zip(self.first, self.members, strict=True)
         )
         self.known = known
         conflicts: set[int] = set()

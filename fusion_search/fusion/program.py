@@ -89,7 +89,7 @@ class Program:
         signatures: dict[Hashable, int] = {}
         placed = {k: p for p, k in enumerate(order)}
         #: Facts about operands by signature, and analyses by line size and structure, filled in where they are needed.
-        self.matches: dict[int, Any] = {}
+        self.matches: dict[int, tuple[Any, ...]] = {}
         self.analyses: dict[Hashable, Any] = {}
         self.members = [self._member(graph.nodes[k], placed, signatures) for k in order]
         n = len(self.members)
@@ -136,7 +136,14 @@ class Program:
             made_by = graph.producer.get(base)
             parameter = base in graph.constants and owner.size == 1
             operands.append(
-                Operand(self._number(base), -1 if made_by is None else placed[made_by], value.shape, owner.shape, owner.dtype.itemsize, parameter)
+                Operand(
+                    self._number(base),
+                    -1 if made_by is None else placed[made_by],
+                    value.shape,
+                    owner.shape,
+                    owner.dtype.itemsize,
+                    parameter,
+                )
             )
         out = graph.values[node.output]
         types = [Type(graph.values[name].dtype, graph.values[name].shape) for name in node.inputs if name]
@@ -144,7 +151,10 @@ class Program:
         described = (
             node.op,
             node.attrs,
-            tuple((t.dtype.str if t.dtype != RUNTIME else "?", t.shape, o.base_shape, o.parameter) for t, o in zip(types, operands, strict=True)),
+            tuple(
+                (t.dtype.str if t.dtype != RUNTIME else "?", t.shape, o.base_shape, o.parameter)
+                for t, o in zip(types, operands, strict=True)
+            ),
             tuple((graph.values[name].dtype.str, graph.values[name].shape) for name in node.outputs),
         )
         signature = signatures.setdefault(described, len(signatures))

@@ -133,7 +133,13 @@ class GroupSpace:
 
     def reasons(self, group: int) -> list[Reason]:
         """Return every structural rule that a set of nodes breaks, or the first one that its schedule breaks."""
-        found = [reason for reason in (rule(group) for rule in (self._convex, self._lonely, self._size, self._contractions, self._halo, self._connected)) if reason]
+        found = [
+            reason
+            for reason in (
+                rule(group) for rule in (self._convex, self._lonely, self._size, self._contractions, self._halo, self._connected)
+            )
+            if reason
+        ]
         if not found:
             priced = self.priced(group)
             if isinstance(priced, Reason):
@@ -220,7 +226,11 @@ class GroupSpace:
             reached = grown
         if reached == group:
             return None
-        return Reason("shared-loops", self.program.names(group), remedy=f"nothing joins {', '.join(self.program.names(group & ~reached)[:4])} to the rest")
+        return Reason(
+            "shared-loops",
+            self.program.names(group),
+            remedy=f"nothing joins {', '.join(self.program.names(group & ~reached)[:4])} to the rest",
+        )
 
     def _hardware(self, group: int, analysis: Analysis) -> Reason | None:
         profile, names = self.profile, self.program.names(group)

@@ -178,9 +178,7 @@ class GraphBuilder:
 
     # ------------------------------------------------------------------ result
 
-    def build(
-        self, *, log: tuple[PassRecord, ...] = (), source: Source | None = None, overridable: frozenset[str] = frozenset()
-    ) -> Graph:
+    def build(self, *, log: tuple[PassRecord, ...] = (), source: Source | None = None, overridable: frozenset[str] = frozenset()) -> Graph:
         """Return the graph. Nodes were added in topological order, which is kept."""
         values, constants = dict(self.values), dict(self.constants)
         return Graph(self.name, tuple(self._inputs), tuple(self._outputs), tuple(self.nodes), values, constants, log, source, overridable)

@@ -111,7 +111,9 @@ class CompiledPlan:
             array = np.asarray(given)
             wanted = known[name].dtype if name in known else np.asarray(extra[name]).dtype
             if wanted != RUNTIME and array.dtype != wanted:
-                raise FeedError(f"input {name!r}: has dtype {array.dtype}, expected {wanted}", hint=f"convert it with .astype({wanted.name!r})")
+                raise FeedError(
+                    f"input {name!r}: has dtype {array.dtype}, expected {wanted}", hint=f"convert it with .astype({wanted.name!r})"
+                )
             arrays[name] = array
         return arrays
 

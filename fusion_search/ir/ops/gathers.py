@@ -21,10 +21,7 @@ def _domain_gather(types: Sequence[Type], out: Type, attrs: dict[str, Any]) -> D
     def dim(loop: int, extent: int) -> Dim:
         return Dim(((loop, 1),)) if extent != 1 else Dim()
 
-    dims = [
-        Dim(indirect=True) if d == axis else dim(d if d < axis else d - 1 + len(index), n)
-        for d, n in enumerate(data)
-    ]
+    dims = [Dim(indirect=True) if d == axis else dim(d if d < axis else d - 1 + len(index), n) for d, n in enumerate(data)]
     reads = (Access(tuple(dims)), Access(tuple(dim(axis + d, n) for d, n in enumerate(index))))
     return Domain(out.shape, 0, reads)
 

@@ -33,7 +33,8 @@ def _infer_slice(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
 
 def _domain_slice(types: Sequence[Type], out: Type, attrs: dict[str, Any]) -> Domain:
     dims = tuple(
-        Dim(((d, step),), start) if n != 1 else Dim((), start) for d, (n, start, step) in enumerate(zip(out.shape, attrs["starts"], attrs["steps"], strict=True))
+        Dim(((d, step),), start) if n != 1 else Dim((), start)
+        for d, (n, start, step) in enumerate(zip(out.shape, attrs["starts"], attrs["steps"], strict=True))
     )
     return Domain(out.shape, 0, (Access(dims),))
 
@@ -59,7 +60,9 @@ def _domain_expand(types: Sequence[Type], out: Type, attrs: dict[str, Any]) -> D
 def _infer_concat(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     axis, first = attrs["axis"], types[0]
     for other in types[1:]:
-        same = len(other.shape) == len(first.shape) and all(a == b for d, (a, b) in enumerate(zip(first.shape, other.shape, strict=True)) if d != axis)
+        same = len(other.shape) == len(first.shape) and all(
+            a == b for d, (a, b) in enumerate(zip(first.shape, other.shape, strict=True)) if d != axis
+        )
         if other.dtype != first.dtype or not same:
             raise ValueError(f"cannot join {first.dtype}{list(first.shape)} and {other.dtype}{list(other.shape)} along axis {axis}")
     total = sum(t.shape[axis] for t in types)
@@ -98,9 +101,36 @@ def _pad(arrays: Sequence[Array], attrs: dict[str, Any]) -> Array:
 
 
 SPECS: tuple[OpSpec, ...] = (
-    OpSpec("Transpose", "layout", _infer_transpose, _domain_transpose, lambda a, k: np.transpose(a[0], k["perm"]), _first, flop_class="none", exact=True),
+    OpSpec(
+        "Transpose",
+        "layout",
+        _infer_transpose,
+        _domain_transpose,
+        lambda a, k: np.transpose(a[0], k["perm"]),
+        _first,
+        flop_class="none",
+        exact=True,
+    ),
     OpSpec("Slice", "layout", _infer_slice, _domain_slice, _slice, _first, flop_class="none", exact=True),
-    OpSpec("Expand", "layout", _infer_expand, _domain_expand, lambda a, k: np.broadcast_to(a[0], k["shape"]), _first, flop_class="none", exact=True),
-    OpSpec("Concat", "layout", _infer_concat, _domain_concat, lambda a, k: np.concatenate(a, axis=k["axis"]), None, flop_class="none", exact=True),
+    OpSpec(
+        "Expand",
+        "layout",
+        _infer_expand,
+        _domain_expand,
+        lambda a, k: np.broadcast_to(a[0], k["shape"]),
+        _first,
+        flop_class="none",
+        exact=True,
+    ),
+    OpSpec(
+        "Concat",
+        "layout",
+        _infer_concat,
+        _domain_concat,
+        lambda a, k: np.concatenate(a, axis=k["axis"]),
+        None,
+        flop_class="none",
+        exact=True,
+    ),
     OpSpec("Pad", "layout", _infer_pad, _domain_pad, _pad, None, flop_class="none", exact=True),
 )

@@ -59,7 +59,9 @@ def _infer_conv(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
         raise ValueError(f"input {list(x.shape)} does not fit weight {list(w.shape)} (as [N, group, C, ...] and [group, M, C, ...])")
     spatial = tuple(
         window_extent(n, k, s, d, b, e)
-        for n, k, s, d, b, e in zip(x.shape[3:], w.shape[3:], attrs["strides"], attrs["dilations"], attrs["before"], attrs["after"], strict=True)
+        for n, k, s, d, b, e in zip(
+            x.shape[3:], w.shape[3:], attrs["strides"], attrs["dilations"], attrs["before"], attrs["after"], strict=True
+        )
     )
     if any(n < 0 for n in spatial):
         raise ValueError(f"kernel {list(w.shape[3:])} does not fit input {list(x.shape)}")
