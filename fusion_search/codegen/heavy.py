@@ -203,12 +203,12 @@ def _emit_pool(e: Emitter, stage: Stage, i: int) -> None:
                 shift = pad
             at = w.name("y")
             w.put(f"{at} = {shift}")
-            if atom is None:
+            if loop is None:
                 stack.enter_context(w.block(f"if 0 <= {at} < {size}:"))
-            elif atom != inner:
-                stack.enter_context(w.block(f"if 0 <= {at} + ({_absolute(e, atom, variables)}) * {stride} < {size}:"))
+            elif loop != inner:
+                stack.enter_context(w.block(f"if 0 <= {at} + ({_absolute(e, loop, variables)}) * {stride} < {size}:"))
             else:
-                origin = e.index[atom] if atom in e.tiles else "0"
+                origin = e.index[loop] if loop in e.tiles else "0"
                 low, high = w.name("l"), w.name("l")
                 # positions j with 0 <= (origin + j) * stride + at < size
                 w.put(f"{low} = max(-(({at}) // {stride}) - {origin}, 0)")
