@@ -198,6 +198,24 @@ class CostModel(ABC):
             return None
         return attoseconds(self._combine([term(features, profile) for term in self.term_functions.values()], profile))  # type: ignore[arg-type]
 
+    def prices(self, features: GroupFeatures, profile: Profile) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        """Return the price of every candidate, whether its scratch fits or not.
+
+        Parameters
+        ----------
+        features : GroupFeatures
+            Counts; those that differ from candidate to candidate, bytes included, are arrays of equal length.
+        profile : Profile
+            The machine.
+
+        Returns
+        -------
+        numpy.ndarray
+            Whole attoseconds, with the bits that `best` gives one candidate at a time.
+        """
+        terms = [term(features, profile) for term in self.term_functions.values()]
+        return np.rint(np.atleast_1d(np.asarray(self._combine(terms, profile), np.float64)) * 1e18)
+
     def best(self, features: GroupFeatures, profile: Profile) -> Best | None:
         """Return the cheapest tiling that fits.
 

@@ -12,9 +12,14 @@ and by induction whole chains.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
+
+from fusion_search.fusion.floors import RunFloors
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.space import GroupSpace
 
@@ -75,18 +80,75 @@ class CoarseSpace:
         """Cost of the nodes behind, or None."""
         return self.fine.cost(self.expand(group))
 
+    def floors(self, nodes: Sequence[int]) -> ChainFloors:
+        """Return the floors of a sequence of chains, ascending."""
+        return ChainFloors(self, nodes)
+
     def blocked(self, u: int, v: int) -> bool:
         """True when an edge from chain to chain is one that no legal group holds."""
         fine = self.fine
         return any(fine.blocked(p, q) for p in bits(self.clusters[u]) for q in bits(fine.succs[p] & self.clusters[v]))
 
 
+class ChainFloors:
+    """Floors of runs of chains, from those of the nodes behind.
+
+    Parameters
+    ----------
+    space : CoarseSpace
+    chains : sequence of int
+        Ascending.
+    """
+
+    def __init__(self, space: CoarseSpace, chains: Sequence[int]) -> None:
+        fine = space.fine
+        self.lengths = [space.clusters[c].bit_count() for c in chains]
+        self.most = fine.max_nodes
+        sequence = [p for c in chains for p in bits(space.clusters[c])]
+        self.floors = RunFloors(fine.program, fine.profile, fine.model, sequence, self.most)
+
+    def rows(self) -> list[npt.NDArray[np.int64]]:
+        """For each chain what the runs of 1, 2, ... chains from it cost at least."""
+        fine = self.floors.rows()
+        ends = np.concatenate(([0], np.cumsum(self.lengths)))
+        found = []
+        for c, start in enumerate(ends[:-1]):
+            stop = int(np.searchsorted(ends, start + self.most, side="right"))
+            found.append(fine[start][ends[c + 1 : stop] - start - 1])
+        return found
+
+    def whole(self) -> int:
+        """What every plan of these chains costs at least."""
+        return self.floors.whole()
+
+
+def _long_lines(space: GroupSpace) -> int:
+    """Nodes that all wait for each other, more than a group may hold: there a group may be full, and the argument above fails."""
+    if space.n <= space.max_nodes:
+        return 0
+    program, found, left = space.program, 0, (1 << space.n) - 1
+    while left:
+        component, fresh = 0, left & -left
+        while fresh:
+            component |= fresh
+            near = 0
+            for p in bits(fresh):
+                near |= space.neighbours[p]
+            fresh = near & ~component
+        left &= ~component
+        nodes = bits(component)
+        if len(nodes) > space.max_nodes and all(program.descendants[p] >> q & 1 for p, q in pairwise(nodes)):
+            found |= component
+    return found
+
+
 def chains(space: GroupSpace) -> list[int]:
     """Return the chains as masks, in canonical order. A chain longer than a group may be is left as single nodes."""
     program = space.program
     clusters: list[int] = []
+    lines = _long_lines(space)
     for p in range(len(program.members)):
-        if clusters and _follows(space, program, p - 1, p):
+        if clusters and not lines >> p & 1 and _follows(space, program, p - 1, p):
             clusters[-1] |= 1 << p
         else:
             clusters.append(1 << p)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from costmodels import GroupFeatures
 from fusion_search.ir.graph import Graph, Node
 from fusion_search.ir.opaque import RUNTIME
 from fusion_search.ir.ops import OPS
@@ -88,9 +89,9 @@ class Program:
         self.value_name: list[str] = []
         signatures: dict[Hashable, int] = {}
         placed = {k: p for p, k in enumerate(order)}
-        #: Facts about operands by signature, and analyses by line size and structure, filled in where they are needed.
+        #: Facts about operands by signature, and counts of groups by line size and structure, filled in where they are needed.
         self.matches: dict[int, tuple[Any, ...]] = {}
-        self.analyses: dict[Hashable, Any] = {}
+        self.counted: dict[Hashable, tuple[GroupFeatures, int]] = {}
         self.members = [self._member(graph.nodes[k], placed, signatures) for k in order]
         n = len(self.members)
         self.readers = [0] * len(self.value_name)

@@ -25,7 +25,6 @@ class Priced:
     cost: int
     tiling: int
     terms: dict[str, float]
-    analysis: Analysis
 
 
 @dataclass(slots=True)
@@ -128,7 +127,7 @@ class GroupSpace:
         return found
 
     def analysis(self, group: int) -> Analysis:
-        """Return the analysis of a group with this group's own positions (the memo shares equal structures)."""
+        """Return the analysis of a group."""
         return analyse(self.program, tuple(bits(group)), self.profile.line_bytes)
 
     def reasons(self, group: int) -> list[Reason]:
@@ -152,24 +151,27 @@ class GroupSpace:
             if reason:
                 return reason
         names = self.program.names(group)
-        shared = (self.profile.line_bytes, key)  # profiles differ in prices, seldom in counts
-        analysis = self.program.analyses.get(shared)
-        if analysis is None:
-            analysis = self.program.analyses[shared] = self.analysis(group)
         single = len(names) == 1
+        counted = (self.profile.line_bytes, key)  # profiles differ in prices, seldom in counts
+        found = self.program.counted.get(counted)
+        analysis = None
+        if found is None or (self.can_emit is not None and not single):
+            analysis = self.analysis(group)
+            found = self.program.counted[counted] = (analysis.features, len(analysis.live_ins) + len(analysis.live_outs))
+        features, touched = found
         if not single:
-            reason = self._hardware(group, analysis)
+            reason = self._hardware(group, touched)
             if reason:
                 return reason
-        best = self.model.best(analysis.features, self.profile)
+        best = self.model.best(features, self.profile)
         if best is None:
             return Reason("capacity", names, remedy=f"one block needs more scratch than {self.profile.fast_memory_bytes} bytes")
-        if self.can_emit is not None and not single:
+        if self.can_emit is not None and analysis is not None and not single:
             refused = self.can_emit(self.program, analysis)
             if refused:
                 return refused
         tiling, cost, terms = best
-        return Priced(cost, tiling, terms, analysis)
+        return Priced(cost, tiling, terms)
 
     def _window_reads(self, v: int) -> int:
         """Positions whose value `v` reads through a window."""
@@ -232,12 +234,11 @@ class GroupSpace:
             remedy=f"nothing joins {', '.join(self.program.names(group & ~reached)[:4])} to the rest",
         )
 
-    def _hardware(self, group: int, analysis: Analysis) -> Reason | None:
+    def _hardware(self, group: int, touched: int) -> Reason | None:
         profile, names = self.profile, self.program.names(group)
-        touched = len(analysis.live_ins) + len(analysis.live_outs)
         if touched > profile.operand_limit:
             return Reason("operands", names, remedy=f"{touched} tensors, {profile.name} allows {profile.operand_limit}")
-        members = [self.program.members[p] for p in analysis.positions]
+        members = [self.program.members[p] for p in bits(group)]
         for member in members:
             strange = [dtype for dtype in member.dtypes if dtype not in profile.dtypes]
             if strange:

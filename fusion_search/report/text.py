@@ -15,7 +15,6 @@ from hardware_profiles.errors import one_line
 
 _SHOWN_NAMES = 4  # names of nodes in one cell of a table
 _PIPE_WIDTH = 160
-_NUMBERS = frozenset({"group", "nodes", "cost", "share", "of J", "launches", "moved", "J"})
 
 
 def console() -> Console:
@@ -102,7 +101,7 @@ def show_records(out: Console, rows: Iterable[Mapping[str, Any]], columns: Seque
     """Print some columns of flat records as a table."""
     table = _table(*columns)
     for column in table.columns:
-        column.overflow = "fold"
+        column.no_wrap, column.overflow, column.justify = False, "fold", "left"
     for row in rows:
         table.add_row(*(_cell(row[column]) for column in columns))
     out.print(table)
@@ -138,12 +137,12 @@ def _line(out: Console, label: str, text: str) -> None:
 
 
 def _table(*columns: str, title: str | None = None, long: Sequence[str] = ()) -> Table:
-    table = Table(title=Text(one_line(title)) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=Text(one_line(title)) if title else None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
         if column in long:  # names give way, so that a group stays one line
-            table.add_column(column, no_wrap=True, overflow="ellipsis", min_width=12, ratio=1)
+            table.add_column(column, no_wrap=True, overflow="ellipsis", min_width=8)
         else:
-            table.add_column(column, justify="right" if column in _NUMBERS else "left", overflow="fold")
+            table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
     return table
 
 

@@ -98,7 +98,7 @@ class BoundPlan:
     def _build_tables(self, addresses: dict[str, int]) -> None:
         """Lay out all argument tables in one array; what moves from run to run is filled in by `bind`."""
         graph = self.graph
-        moving = [value.name for value in graph.inputs] + sorted(self.results)
+        moving = dict.fromkeys([*(value.name for value in graph.inputs), *sorted(self.results)])  # an output may be an input
         self.moving = {name: k for k, name in enumerate(moving)}
         slots: list[int] = []
         offsets: list[int] = []

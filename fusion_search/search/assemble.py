@@ -92,7 +92,7 @@ def _group(space: GroupSpace, mask: int) -> PlanGroup:
     priced = space.priced(mask)
     assert isinstance(priced, Priced), f"an illegal group came out of the search: {priced}"
     positions = tuple(bits(mask))
-    analysis = priced.analysis if priced.analysis.positions == positions else space.analysis(mask)
+    analysis = space.analysis(mask)
     nodes = program.names(mask)
     origin = tuple(dict.fromkeys(program.members[p].node.origin for p in positions))
     return PlanGroup(

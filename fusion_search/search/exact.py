@@ -10,21 +10,30 @@
 Out of budget, the best plan found is repaired, improved (`improve`) and returned with the bound that was proved. What
 could not be enumerated is planned with fewer groups (producer with consumer only, then small groups only), and counts
 in the bound with no more than the caller's floors.
+
+Components of very many nodes come first to `runs`: where all nodes wait for each other the best runs are the best plan;
+elsewhere runs whose cost is the floor of every plan are. Only what is still open is enumerated.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fusion_search.search.enumerate import enumerate_groups, join_components
 from fusion_search.search.improve import improve, plan_cost, repair
 from fusion_search.search.parts import Part, Solved, Work, solve_jointly, solve_parts, split_parts
 from fusion_search.search.quotient import cyclic_components, execution_order
 from fusion_search.search.result import SearchResult, Statistics
+from fusion_search.search.runs import Floors, Runs, best_runs, in_line
 from fusion_search.search.space import Facts, GroupSpace, Tiebreak, bits, derive_facts
 
 __all__ = ["exact"]
+
+# A longer line of nodes is cut into runs, a larger component is tried with runs before its groups are enumerated.
+_LONG, _LARGE = 48, 1024
+# A floor so near to a cost, relative to it, differs by rounding only.
+_SAME = 1e-9
 
 
 def _plan_roughly(space: GroupSpace, facts: Facts, nodes: int, floors: Sequence[int] | None, max_sets: int, deadline: float) -> Solved:
@@ -43,6 +52,25 @@ def _plan_roughly(space: GroupSpace, facts: Facts, nodes: int, floors: Sequence[
             groups = [group for answer in solved for group in answer.groups]
             break
     return Solved(Part(nodes, ()), tuple(groups), bound, False)
+
+
+def _cut(
+    space: GroupSpace, facts: Facts, nodes: int, floors_of: Callable[[Sequence[int]], Floors] | None, deadline: float
+) -> Solved | None:
+    """Cut a large component into runs; None when it is small. Closed when no plan of it is cheaper, but for rounding."""
+    if floors_of is None or nodes.bit_count() < _LONG:
+        return None
+    sequence = list(bits(nodes))
+    line = in_line(facts, sequence)
+    if not line and len(sequence) < _LARGE:
+        return None
+    floors = floors_of(sequence)
+    now = time.monotonic()
+    # Of a line every bit of time is well spent; elsewhere the best runs are a start only.
+    until = deadline if line else now + (deadline - now) / 8
+    found: Runs = best_runs(space, facts, sequence, floors, most_priced=200_000 if line else 4 * len(sequence), deadline=until)
+    bound = found.bound if line else min(floors.whole(), found.cost)
+    return Solved(Part(nodes, ()), found.groups, bound, found.cost - bound <= found.cost * _SAME)
 
 
 def _resolve(
@@ -93,6 +121,7 @@ def exact(
     max_sets: int = 500_000,
     floors: Sequence[int] | None = None,
     plan_floor: int = 0,
+    floors_of: Callable[[Sequence[int]], Floors] | None = None,
     reuse: bool = True,
 ) -> SearchResult:
     """Find a plan of least cost, or the best plan that the budget allows with a true lower bound.
@@ -110,6 +139,8 @@ def exact(
         nodes together. Only used for the bound where enumeration does not finish.
     plan_floor : int
         A lower bound on every plan that the caller knows.
+    floors_of : callable, optional
+        Gives the floors of an ascending sequence of nodes; without them no runs are tried.
     reuse : bool
         Solve equal parts once. Never changes the result.
 
@@ -132,18 +163,26 @@ def exact(
     parts: list[Part] = []
     pieces: list[Solved] = []
     rough: list[int] = []
+    lines: list[Solved] = []
     grown = dominated = kept = 0
     # Small components first, so that one that explodes takes no time from those that can be closed.
     for nodes in sorted(join_components(facts.joins, everything), key=lambda mask: (mask.bit_count(), mask & -mask)):
+        cut = _cut(space, facts, nodes, floors_of, deadline)
+        if cut is not None and cut.closed:
+            lines.append(cut)
+            continue
         found = enumerate_groups(space, facts, nodes, max_sets=max_sets, deadline=started + time_limit_s * 0.4)
         grown, dominated, kept = grown + found.grown, dominated + found.dominated, kept + len(found.groups)
         if found.complete:
             parts.extend(split_parts(nodes, found))
+        elif cut is not None:
+            lines.append(cut)
         else:
             rough.append(nodes)
     solving = started + time_limit_s * 0.8
     parts.sort(key=lambda part: (part.nodes.bit_count(), part.nodes & -part.nodes))
     pieces = solve_parts(parts, tiebreak, solving, work, reuse=reuse)
+    pieces += lines
     pieces += [_plan_roughly(space, facts, nodes, floors, max_sets, solving) for nodes in rough]
     pieces, joined = _resolve(space, facts, pieces, tiebreak, solving, work)
 
@@ -151,7 +190,7 @@ def exact(
     cost = plan_cost(space, groups)
     bound = max(plan_floor, sum(piece.bound for piece in pieces))
     order = execution_order(space.preds, groups)
-    if order is None or cost > bound:
+    if order is None or cost - bound > cost * _SAME:
         groups = repair(space, groups)
         # Some improvement is always due, even when the search took all the time there was.
         groups = improve(space, facts, groups, max(deadline, time.monotonic() + time_limit_s * 0.1))
@@ -170,7 +209,7 @@ def exact(
         parts=sum(part.nodes.bit_count() > 1 for part in parts),
         parts_reused=work.reused,
         parts_joined=joined,
-        enumeration_complete=not rough,
+        enumeration_complete=not rough and all(line.closed for line in lines),
         seconds=time.monotonic() - started,
     )
     return SearchResult(tuple(order), cost, bound, "optimal" if bound == cost else "feasible", statistics)

@@ -618,7 +618,7 @@ def forced(graph: Graph, profile: Profile, *names: str) -> set[str]:
         features = space.analysis(mask).features
         best = space.model.best(features, profile)
         assert best is not None
-        priced = Priced(best[1], best[0], best[2], space.analysis(mask))
+        priced = Priced(best[1], best[0], best[2])
         groups.append(group_of(space, mask, priced))
     groups.sort(key=lambda group: max(graph.index[name] for name in group.nodes))
     cost = sum(group.cost_as for group in groups)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fusion_search.frontends.onnx.source import OnnxSource, load_onnx
+from fusion_search.frontends.onnx.source import OnnxSource, load_for_feeds, load_onnx
 
-__all__ = ["OnnxSource", "load_onnx"]
+__all__ = ["OnnxSource", "load_for_feeds", "load_onnx"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -62,6 +62,15 @@ class OnnxSource:
         source = OnnxSource(self.model, bind_dims(shapes, dims), check_overrides(self.model, overrides))
         return _guarded(lambda: Interpreter(self.model, source.dims, source.overrides).run(source))
 
+    def operands_by_value(self) -> frozenset[str]:
+        """Return the inputs whose elements shapes and index maps depend on (axes, extents, repeats), all scalars and vectors.
+
+        Nodes that read them are carried whole, unless :func:`load_for_feeds` binds their elements as it binds extents.
+        """
+        interpreter = Interpreter(self.model, self.dims, self.overrides)
+        _guarded(lambda: interpreter.run(self))
+        return frozenset(interpreter.ctx.asked)
+
     def reference(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model as it was read, by the reference evaluator of the ``onnx`` package.
 
@@ -116,6 +125,43 @@ def load_onnx(
     """
     model = _guarded(lambda: read_model(path))
     return OnnxSource(model, {}).bind(dims or {}, overrides)
+
+
+def load_for_feeds(path: str | PathLike[str] | onnx.ModelProto, feeds: Mapping[str, Any]) -> tuple[Graph, frozenset[str]]:
+    """Read a model for the inputs it will get: their extents bind its dimensions, and operands like axes are bound to their elements.
+
+    Parameters
+    ----------
+    path : path or onnx.ModelProto
+    feeds : mapping of str to array_like
+
+    Returns
+    -------
+    graph : Graph
+        Without the inputs that were bound.
+    bound : frozenset of str
+        Those inputs: for other elements of theirs the model must be loaded again.
+    """
+    model = _guarded(lambda: read_model(path))
+    bound: frozenset[str] = frozenset()
+    while True:
+        graph = OnnxSource(model, {}).bind(_dims_of(model, feeds))
+        source = graph.source
+        assert isinstance(source, OnnxSource)
+        more = source.operands_by_value().intersection(feeds) - bound
+        if not more:
+            return graph, bound
+        bound |= more
+        model = replace(model, constants={**model.constants, **{name: np.asarray(feeds[name]) for name in more}})
+
+
+def _dims_of(model: OnnxModel, feeds: Mapping[str, Any]) -> dict[str, int]:
+    """Return what the fed shapes make of the symbolic dimensions."""
+    found: dict[str, int] = {}
+    for name, shape in input_shapes(model).items():
+        if name in feeds and not isinstance(feeds[name], list):
+            found.update((dim, int(n)) for dim, n in zip(shape, np.shape(feeds[name]), strict=False) if isinstance(dim, str))
+    return found
 
 
 def _guarded(work: Callable[[], _T]) -> _T:

@@ -75,6 +75,8 @@ class Lowering:
     def __init__(self, builder: GraphBuilder) -> None:
         self.builder = builder
         self._scalars: dict[tuple[str, str, int], str] = {}
+        #: Graph inputs whose elements a rule needed and did not have: axes, extents, repeats and the like.
+        self.asked: set[str] = set()
 
     def op(self, op: str, *inputs: str, part: str = "", **attrs: Any) -> str:
         """Apply a core operator."""
@@ -96,8 +98,26 @@ class Lowering:
         """Elements of a value that must be known for a rule to apply."""
         array = self.builder.constants.get(name)
         if array is None:
+            self._ask(name)
             raise NotLowered
         return array
+
+    def _ask(self, name: str) -> None:
+        """Note the inputs that determine a value, when they are all scalars and vectors: what a caller could bind as it binds extents."""
+        builder = self.builder
+
+        def base(name: str) -> str:
+            while (owner := builder.values[name].view_of) is not None:
+                name = owner
+            return name
+
+        needed = {base(name)}
+        for node in reversed(builder.nodes):
+            if not needed.isdisjoint(node.outputs):
+                needed = (needed - set(node.outputs)) | {base(i) for i in node.inputs if i}
+        inputs = {n for n in needed if n not in builder.constants}
+        if all(len(self.shape(n)) <= 1 and self.dtype(n) in CORE_DTYPES for n in inputs):
+            self.asked |= inputs
 
     def ints(self, name: str) -> tuple[int, ...]:
         """Elements of a known integer tensor."""

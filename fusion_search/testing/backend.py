@@ -1,0 +1,168 @@
+"""The standard's own backend suite run through this project: a backend, what is left out of the suite and why, and a survey.
+
+``python -m fusion_search.testing.backend`` says how many of the suite's node tests run wholly in generated kernels and lists,
+by operator, the tests in which something is called as a whole instead.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.base import Backend, BackendRep, Device, DeviceType
+from onnx.backend.test.loader import load_model_tests
+
+from fusion_search import api
+from fusion_search.errors import FusionSearchError
+from fusion_search.frontends.onnx import load_for_feeds
+from fusion_search.frontends.onnx.binding import input_shapes
+from fusion_search.frontends.onnx.reader import read_model
+from fusion_search.passes import run_passes
+from fusion_search.runtime.compiled import CompiledPlan
+from fusion_search.runtime.steps import CallStep, make_steps
+from fusion_search.search.plan import Plan
+
+#: Tests that no implementation can be held to, or that need what is not installed here: pattern of the name and reason.
+EXCLUDED: dict[str, str] = {
+    "test_bernoulli": "draws random numbers without a seed",
+}
+
+
+class PlannedModel(BackendRep):  # type: ignore[misc]
+    """A model that is planned and compiled for the extents, and the elements of axes and the like, that it is fed.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+        self._names = list(input_shapes(read_model(model)))
+        self._all = [value.name for value in model.graph.input]
+        self._outputs = [value.name for value in model.graph.output]
+        self._compiled: dict[tuple[Any, ...], CompiledPlan] = {}
+        self._bound: frozenset[str] = frozenset()
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Run the model on a list of inputs in its own order, or a mapping by name."""
+        feeds = dict(inputs) if isinstance(inputs, Mapping) else self._named(inputs)
+        compiled = self._compiled.get(self._key(feeds))
+        if compiled is None:
+            plan, self._bound = plan_for_feeds(self.model, feeds)
+            compiled = self._compiled[self._key(feeds)] = CompiledPlan(plan)
+        results = compiled({name: value for name, value in feeds.items() if name not in self._bound})
+        return tuple(results[name] for name in self._outputs)
+
+    def _key(self, feeds: Mapping[str, Any]) -> tuple[Any, ...]:
+        def one(name: str, value: Any) -> tuple[Any, ...]:
+            array = np.asarray(value, dtype=object if isinstance(value, list) else None)
+            return (name, array.shape, array.tobytes() if name in self._bound else b"")
+
+        return tuple(one(name, value) for name, value in sorted(feeds.items()) if not isinstance(value, list) and value is not None)
+
+    def _named(self, inputs: Any) -> dict[str, Any]:
+        values = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+        return dict(zip(self._names if len(values) <= len(self._names) else self._all, values, strict=False))
+
+
+class FusionSearchBackend(Backend):  # type: ignore[misc]
+    """Loads, plans (method ``exact``, profile ``local``), compiles and runs models for ``onnx.backend.test``."""
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> PlannedModel:
+        """Plan and compile a model."""
+        return PlannedModel(model)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Only the CPU."""
+        return bool(Device(device).type == DeviceType.CPU)
+
+
+def plan_for_feeds(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> tuple[Plan, frozenset[str]]:
+    """Load a model for what it will be fed, simplify it and plan it for this machine; also say which inputs were bound."""
+    graph, bound = load_for_feeds(model, feeds)
+    return api.search(run_passes(graph), api.load_profile("local")), bound
+
+
+# ---------------------------------------------------------------- the survey
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How one test runs.
+
+    Attributes
+    ----------
+    name : str
+    kernels : int
+        Steps that are generated kernels.
+    calls : tuple of str
+        The model's operators of the steps that are called as a whole instead, each as ``origin/core``.
+    error : str
+        Why the model could not be planned.
+    bound : bool
+        Whether inputs like axes or extents were bound to their elements.
+    """
+
+    name: str
+    kernels: int
+    calls: tuple[str, ...] = ()
+    error: str = ""
+    bound: bool = False
+
+
+def survey(kind: str = "node") -> Iterator[Finding]:
+    """Plan every test of one kind and say of what steps it consists; nothing is compiled."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tests = load_model_tests(kind=kind)
+        for test in tests:
+            if test.model is not None:
+                yield _finding(test)
+
+
+def _finding(test: Any) -> Finding:
+    values = [numpy_helper.to_array(v) if isinstance(v, onnx.TensorProto) else v for v in test.data_sets[0][0]]
+    try:
+        names = input_shapes(read_model(test.model))
+        plan, bound = plan_for_feeds(test.model, dict(zip(names, values, strict=False)))
+        steps = make_steps(plan.graph, [group.nodes for group in plan.groups], int(numba.get_num_threads()))
+    except FusionSearchError as error:
+        return Finding(test.name, 0, error=str(error))
+    calls = tuple(f"{s.node.origin_op}/{s.node.op}" for s in steps if isinstance(s, CallStep))
+    return Finding(test.name, len(steps) - len(calls), calls, bound=bool(bound))
+
+
+def main() -> int:
+    """Print how the suite's node tests run."""
+    found = list(survey())
+    write = sys.stdout.write
+    by_operator: dict[str, list[str]] = {}
+    for finding in found:
+        for call in dict.fromkeys(finding.calls):
+            by_operator.setdefault(call, []).append(finding.name)
+    for call, names in sorted(by_operator.items(), key=lambda item: (-len(item[1]), item[0])):
+        write(f"{len(names):5d}  {call}: {', '.join(names)}\n")
+    for finding in found:
+        if finding.error:
+            write(f"       {finding.name}: {finding.error}\n")
+    counts = Counter("error" if f.error else "calls" if f.calls else "kernels" if f.kernels else "nothing" for f in found)
+    write(
+        f"{len(found)} node tests: {counts['kernels']} wholly in generated kernels, {counts['nothing']} with nothing to compute (views and "
+        f"constants), {counts['calls']} with a call of a whole operator, {counts['error']} that cannot be planned\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
