@@ -17,9 +17,7 @@ from fusion_search import errors
 from fusion_search.errors import FusionSearchError, ModelError, PlanError, ProfileError, UsageError
 from tests.frontends.modeling import info, model, node, random
 
-GOLDEN_KEYS = """
-model profile method group nodes origin cost_s traffic_s launch_s spill_s recompute_s read_bytes written_bytes
-""".split()
+GOLDEN_KEYS = "model, profile, method, group, nodes, origin, cost_s, traffic_s, launch_s, spill_s, recompute_s, read_bytes, written_bytes"
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +108,7 @@ def test_plan(plan: fs.Plan, graph: fs.Graph) -> None:
 def test_every_method_gives_a_sound_plan_and_none_beats_exact(graph: fs.Graph, profile: str, cost_model: str) -> None:
     loaded = fs.load_profile(profile)
     plans = {name: fs.search(graph, loaded, method=name, cost_model=cost_model) for name in fs.methods()}
-    assert {name: fs.check(graph, found) for name, found in plans.items()} == dict.fromkeys(plans, [])
+    assert [violation for found in plans.values() for violation in fs.check(graph, found)] == []
     assert min(plans.values(), key=lambda found: found.cost_as).cost_as == plans["exact"].cost_as
     assert plans["unfused"].launches == len(graph.nodes)
     assert all(found.method == name for name, found in plans.items())
@@ -137,7 +135,7 @@ def test_records_are_flat_and_their_keys_are_golden(plan: fs.Plan) -> None:
     records = plan.records()
     assert len(records) == len(plan.groups)
     for record in records:
-        assert list(record) == GOLDEN_KEYS
+        assert ", ".join(record) == GOLDEN_KEYS
         assert all(isinstance(value, (str, int, float)) for value in record.values())
     assert sum(record["cost_s"] for record in records) == pytest.approx(plan.cost_s)
     assert [record["group"] for record in records] == list(range(len(records)))

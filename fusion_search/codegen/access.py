@@ -118,6 +118,8 @@ def group_access(program: Program, analysis: Analysis) -> GroupAccess:
                 pinned |= read.barred | read.atoms
     writes = []
     for i, member in enumerate(members):
+        if member.spec.kind in ("contract", "window"):  # a library kernel reads a parameter where it lies
+            reads |= {(i, k): Linear({}) for k, operand in enumerate(member.operands) if operand.parameter}
         linear = Linear({})
         for loop, step in enumerate(row_major(member.shape)):
             _spread(linear, table.loops[i][loop], extents, step)
@@ -126,6 +128,8 @@ def group_access(program: Program, analysis: Analysis) -> GroupAccess:
             pinned |= {a for loop in table.loops[i][2:] for a in loop}
         elif member.spec.kind == "window" and member.spec.name != "Conv":
             pinned |= {a for loop in table.loops[i][member.domain.rank :] for a in loop}
+            # what is clipped is clipped by its own axis
+            pinned |= {a for dim in member.domain.reads[0].dims if dim.loop is None for loop, _ in dim.terms for a in table.loops[i][loop]}
     loops = [
         MemberLoops(
             [a for loop in table.loops[i][: m.domain.rank] for a in loop],

@@ -258,6 +258,14 @@ class Emitter:
         TypeError
             When it does not: a defect of the placement.
         """
+        operand = self.group.members[i].operands[k]
+        if operand.parameter and (i, k) in self.group.reads:
+            tensor = self.program.value_name[operand.base]
+            return (
+                Place("tensor", code_of(self.graph.values[tensor].dtype), self.w.address(tensor), {}, tensor),
+                self.group.reads[(i, k)],
+                f"r{i}.{k}",
+            )
         how, place, linear, key = self.source_of(i, k)
         if not isinstance(place, Place) or linear is None:
             raise TypeError(f"operand {k} of {self.group.members[i].node.name!r} is no tensor in memory but a {how}")

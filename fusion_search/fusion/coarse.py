@@ -50,13 +50,16 @@ class CoarseSpace:
         self.clusters = chains(fine)
         self.n = len(self.clusters)
         home = {p: c for c, cluster in enumerate(self.clusters) for p in bits(cluster)}
+        known: dict[int, int] = {}
 
         def lifted(masks: list[int], c: int) -> int:
             found = 0
             for p in bits(self.clusters[c]):
-                for q in bits(masks[p] & ~self.clusters[c]):
-                    found |= 1 << home[q]
-            return found
+                reached = masks[p] | self.clusters[c]  # the same for all readers of one value
+                if reached not in known:
+                    known[reached] = sum(1 << d for d in {home[q] for q in bits(reached)})
+                found |= known[reached]
+            return found & ~(1 << c)
 
         self.preds = [lifted(fine.preds, c) for c in range(self.n)]
         self.succs = [lifted(fine.succs, c) for c in range(self.n)]

@@ -15,6 +15,7 @@ from fusion_search.errors import UnsupportedError
 from fusion_search.ir.evaluate import evaluate
 from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
+from fusion_search.passes.audit import FoldedWeights, audit_folding
 from fusion_search.runtime.compiled import CompiledPlan
 from fusion_search.runtime.program import Array, BoundPlan
 
@@ -45,6 +46,8 @@ class Verification:
     reference : str
         What the plan was compared with.
     outputs : tuple of OutputReport
+    folded : tuple of FoldedWeights
+        Every convolution whose weights were folded, compared with the model's channel by channel.
     """
 
     ok: bool
@@ -52,6 +55,7 @@ class Verification:
     max_rel: float
     reference: str
     outputs: tuple[OutputReport, ...]
+    folded: tuple[FoldedWeights, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +113,15 @@ def verify(run: CompiledPlan, feeds: Mapping[str, Array] | None = None) -> Verif
         reference = "core graph in NumPy"
         want = evaluate(run.for_feeds(run._checked(feeds)).graph, feeds)
     reports = tuple(_compare(name, np.asarray(got[name]), np.asarray(want[name])) for name in want)
-    ok = all(report.ok for report in reports)
+    source = graph.source
+    folded = audit_folding(source.bind(source.dims, {}), graph) if source is not None else ()
     return Verification(
-        ok,
+        all(report.ok for report in reports) and all(weights.ok for weights in folded),
         max((report.max_abs for report in reports), default=0.0),
         max((report.max_rel for report in reports), default=0.0),
         reference,
         reports,
+        folded,
     )
 
 

@@ -185,6 +185,7 @@ class _Drawer:
         return _Tensor(name, 8.0 if dtype.kind in "iu" else 2.0, True)
 
     def constant(self, dtype: np.dtype[Any], shape: Shape) -> _Tensor:
+        array: Array
         if dtype == BOOL:
             array = self.sizes.random(shape) < 0.5
         elif dtype.kind in "iu":
@@ -319,7 +320,31 @@ def _mod(d: _Drawer) -> _Tensor:
     y = d.partner(x, exact=True)
     if d.dtype(x).kind == "f":
         y = d.positive(y)
-    return d.op("Mod", x, y, bound=y.bound)
+    return d.op("FMod" if d.flip(0.3) else "Mod", x, y, bound=max(x.bound, y.bound))
+
+
+def _bitwise(name: str) -> Callable[[_Drawer], _Tensor]:
+    def draw(d: _Drawer) -> _Tensor:
+        x = d.tame(d.integer())
+        if name == "BitwiseNot":
+            return d.op(name, x, bound=x.bound + 1)
+        y = d.partner(x)
+        if name.startswith("Shift"):
+            return d.op(name, x, d.op("Mod", y, d.number_of(y, 8), bound=8), bound=128 * x.bound)
+        return d.op(name, x, y, bound=2 * max(x.bound, y.bound))
+
+    return draw
+
+
+def _bit_cast(d: _Drawer) -> _Tensor:
+    x = d.some("f", exact=True)
+    bits = d.op("BitCast", x, bound=math.inf, to=f"int{8 * d.dtype(x).itemsize}")
+    return d.op("BitwiseAnd", bits, d.number_of(bits, 255), bound=255)
+
+
+def _acosh(d: _Drawer) -> _Tensor:
+    x = d.positive(d.tame(d.some("f")))
+    return d.op("Acosh", d.op("Add", x, d.number_of(x, 1), bound=x.bound + 1), bound=6.0, exact=False)
 
 
 def _pow(d: _Drawer) -> _Tensor:
@@ -463,7 +488,11 @@ def _conv(d: _Drawer) -> _Tensor:
     attrs = _window_attrs(d, spatial, kernel)
     filters = 1 + d.cut(9)
     inner = channels // groups
-    w = d.constant(d.dtype(x), (groups, filters, inner, *kernel)) if d.flip(0.85) else d.input(d.dtype(x), (groups, filters, inner, *kernel))
+    w = (
+        d.constant(d.dtype(x), (groups, filters, inner, *kernel))
+        if d.flip(0.85)
+        else d.input(d.dtype(x), (groups, filters, inner, *kernel))
+    )
     operands = [d.view(x, (shape[0], groups, inner, *spatial)), w]
     if d.flip():
         operands.append(d.fresh(d.dtype(x), (groups, filters)))
@@ -633,6 +662,9 @@ DRAWN: dict[str, Callable[[_Drawer], _Tensor]] = {
     **{name: _binary(name) for name in ("Add", "Sub", "Mul", "Max", "Min")},
     "Div": _div,
     "Mod": _mod,
+    "FMod": _mod,
+    **{name: _bitwise(name) for name in ("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "ShiftLeft", "ShiftRight")},
+    "BitCast": _bit_cast,
     "Pow": _pow,
     **{name: _unary(name, "fi") for name in ("Neg", "Abs", "Relu")},
     "Sign": _unary("Sign", "fi", bound=1.0, only_exact=True),
@@ -643,6 +675,11 @@ DRAWN: dict[str, Callable[[_Drawer], _Tensor]] = {
     "Erf": _unary("Erf", "f", exact=False, bound=1.0),
     "Sin": _unary("Sin", "f", exact=False, limit=TAME, bound=1.0),
     "Cos": _unary("Cos", "f", exact=False, limit=TAME, bound=1.0),
+    "Tan": _unary("Tan", "f", exact=False, limit=1.0, bound=2.0),
+    **{name: _unary(name, "f", exact=False, limit=0.9, bound=4.0) for name in ("Asin", "Acos", "Atanh")},
+    **{name: _unary(name, "f", exact=False, bound=6.0) for name in ("Atan", "Asinh")},
+    **{name: _unary(name, "f", exact=False, limit=4.0, bound=28.0) for name in ("Sinh", "Cosh")},
+    "Acosh": _acosh,
     "Sqrt": _guarded("Sqrt", math.sqrt, True),
     "Log": _guarded("Log", lambda n: max(1.0, math.log(n)), False),
     "Reciprocal": _guarded("Reciprocal", lambda n: 2.0, True),

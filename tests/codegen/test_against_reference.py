@@ -56,7 +56,9 @@ def test_a_seed_gives_one_graph_and_one_partition() -> None:
     assert first.values == again.values
     parts = [random_partition(space_of(graph), np.random.default_rng(3)) for graph in (first, again)]
     assert parts[0] == parts[1]
-    assert max(mask.bit_count() for seed in range(20) for mask in random_partition(space_of(random_graph(seed)), np.random.default_rng(0))) > 3
+    assert (
+        max(mask.bit_count() for seed in range(20) for mask in random_partition(space_of(random_graph(seed)), np.random.default_rng(0))) > 3
+    )
 
 
 def test_a_wrong_result_is_seen() -> None:

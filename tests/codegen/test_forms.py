@@ -173,6 +173,23 @@ def sum_pool_along_channels(b: GraphBuilder) -> None:
 
 
 @case
+def strided_pool_without_a_window(b: GraphBuilder) -> None:
+    rules = window(4, strides=(1, 1, 2, 1))
+    b.output("y", b.op("Erf", b.op("MaxPool", b.input("x", F32, (5, 5, 10, 5)), kernel=(1, 1, 1, 1), **rules)))
+
+
+@case
+def matmul_by_one_number(b: GraphBuilder) -> None:
+    b.output("y", b.op("Relu", b.op("MatMul", b.op("Neg", b.input("x", F32, (7, 1))), b.constant(np.array([[3]], F32)))))
+
+
+@case
+def convolution_by_one_number(b: GraphBuilder) -> None:
+    x = b.input("x", F32, (2, 1, 1, 9))
+    b.output("y", b.op("Relu", b.op("Conv", x, weights(b, 1, 1, 1, 1), weights(b, 1, 1), **window(1))))
+
+
+@case
 def concat_of_three(b: GraphBuilder) -> None:
     x, y = b.input("x", F32, (2, 6, 15, 17)), b.input("y", F32, (2, 3, 15, 17))
     b.output("o", b.op("Relu", b.op("Concat", x, y, x, axis=1)))

@@ -39,7 +39,8 @@ def outcome(graph: Graph) -> tuple[int, list[tuple[object, ...]]]:
 
 def described(program: Program) -> list[tuple[object, ...]]:
     return [
-        (m.node.op, m.node.attrs, m.signature, m.shape, tuple((o.producer, o.shape) for o in m.operands), m.outputs) for m in program.members
+        (m.node.op, m.node.attrs, m.signature, m.shape, tuple((o.producer, o.shape) for o in m.operands), m.outputs)
+        for m in program.members
     ]
 
 
@@ -88,7 +89,9 @@ def test_the_optimum_does_not_depend_on_the_hash_seed() -> None:
     texts = []
     for seed in ("0", "1", "4242"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(root)}
-        run = subprocess.run([sys.executable, "-c", script], cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        run = subprocess.run(
+            [sys.executable, "-c", script], cwd=root, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
         assert run.returncode == 0, run.stderr
         texts.append(run.stdout)
     assert texts == [repr([outcome(graph) for graph in PROGRAMS.values()])] * 3
@@ -118,13 +121,13 @@ def connected_groups(space: GroupSpace, rng: np.random.Generator, count: int) ->
 
 def assert_keys_decide(space: GroupSpace, groups: list[int]) -> int:
     verdicts: dict[Hashable, tuple[object, ...]] = {}
-    shared = 0
+    repeated = 0
     for group in dict.fromkeys(groups):
         key, verdict = space.key(group), judged(space, group)
-        shared += key in verdicts
+        repeated += key in verdicts
         assert verdicts.setdefault(key, verdict) == verdict
         assert space.cost(group) == (verdict[0] if len(verdict) > 1 else None)
-    return shared
+    return repeated
 
 
 def test_equal_keys_mean_equal_verdicts_in_repeated_blocks() -> None:
@@ -133,12 +136,12 @@ def test_equal_keys_mean_equal_verdicts_in_repeated_blocks() -> None:
 
 
 def test_equal_keys_mean_equal_verdicts_in_random_graphs() -> None:
-    shared = 0
+    repeated = 0
     for seed in range(40):
         space = space_of(random_graph(seed, size=8, ops=["Add", "Mul", "Exp", "ReduceSum", "Transpose", "Slice", "View", "MatMul"]))
         rng = np.random.default_rng(seed)
-        shared += assert_keys_decide(space, [*connected_groups(space, rng, 60), *random_partition(space, rng)])
-    assert shared > 0
+        repeated += assert_keys_decide(space, [*connected_groups(space, rng, 60), *random_partition(space, rng)])
+    assert repeated > 0
 
 
 def test_a_value_that_others_read_changes_the_key() -> None:

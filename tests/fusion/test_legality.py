@@ -110,7 +110,7 @@ def test_window_of_computed(kernel: int, legal: bool) -> None:
 
 
 @pytest.mark.parametrize(("length", "legal"), [(16, False), (17, True)])
-def test_shared_loops_join_through_live_ins_of_more_than_a_line(length: int, legal: bool) -> None:
+def test_loops_join_through_live_ins_of_more_than_a_line(length: int, legal: bool) -> None:
     def siblings(b: GraphBuilder) -> None:
         x = b.input("x", F32, (length,))
         b.output("y", b.op("Exp", x))
@@ -187,7 +187,11 @@ def test_price_refuses_what_the_search_does_not_search() -> None:
     graph = graph_of(softmax)
     plan = fs.search(graph, H100)
     assert isinstance(fs.price(graph, [list(group.nodes) for group in plan.groups], H100), fs.Plan)
-    for groups in ([["ReduceMax_0", "Exp_2"], ["Sub_1"], ["ReduceSum_3"], ["Div_4"]], [["Exp_2"]], [[n.name for n in graph.nodes], ["Exp_2"]]):
+    for groups in (
+        [["ReduceMax_0", "Exp_2"], ["Sub_1"], ["ReduceSum_3"], ["Div_4"]],
+        [["Exp_2"]],
+        [[n.name for n in graph.nodes], ["Exp_2"]],
+    ):
         assert refused(graph, groups)
 
 

@@ -99,15 +99,15 @@ def test_a_value_and_its_transpose_are_a_conflict_when_it_is_computed(op: str, c
         assert len({a for loop in last for a in loop}) == len(last)
 
 
-@pytest.mark.parametrize(("length", "shared"), [(16, False), (17, True)])
-def test_live_ins_unify_loops_beyond_a_cache_line(length: int, shared: bool) -> None:
+@pytest.mark.parametrize(("length", "unified"), [(16, False), (17, True)])
+def test_live_ins_unify_loops_beyond_a_cache_line(length: int, unified: bool) -> None:
     def siblings(b: GraphBuilder) -> None:
         x = b.input("x", F32, (length,))
         b.output("y", b.op("Exp", x))
         b.output("z", b.op("Tanh", x))
 
     found = loops(graph_of(siblings))
-    assert (found.loops[0] == found.loops[1]) == shared
+    assert (found.loops[0] == found.loops[1]) == unified
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from fusion_search.codegen.rt.lanes import *
 from fusion_search.codegen.rt.maths import *
 from fusion_search.codegen.rt.memory import *
 from fusion_search.codegen.rt.memory import make_stack
+from fusion_search.codegen.rt.scalars import *
 from fusion_search.codegen.rt.special import *
 
 T_f4, T_f8 = np.float32, np.float64
@@ -24,52 +25,6 @@ lanes_f4 = make_stack(64, types.float32)
 lanes_f8 = make_stack(64, types.float64)
 strip_f4 = make_stack(STRIP, types.float32)
 strip_f8 = make_stack(STRIP, types.float64)
-
-
-@njit(**INLINE)
-def int_div(a, b):
-    """Divide integers towards zero, as ONNX does; 0 for a zero divisor."""
-    if b == 0:
-        return a - a
-    q = a // b
-    if q < 0 and q * b != a:
-        q += 1
-    return q
-
-
-@njit(**INLINE)
-def int_mod(a, b):
-    """Remainder with the divisor's sign, as NumPy's; 0 for a zero divisor."""
-    if b == 0:
-        return a - a
-    return a % b
-
-
-@njit(**INLINE)
-def int_maximum(a, b):
-    return a if a > b else b
-
-
-@njit(**INLINE)
-def int_minimum(a, b):
-    return a if a < b else b
-
-
-@njit(**INLINE)
-def sign(x):
-    """-1, 0 or 1; NaN stays NaN."""
-    return x if x != x else (x > 0) * (x - x + 1) - (x < 0) * (x - x + 1)
-
-
-@njit(**INLINE)
-def not_(x):
-    return select(x, False, True)
-
-
-@njit(**INLINE)
-def float_to_int(x):
-    """Truncate; what does not fit an int64 is the machine's, as in NumPy."""
-    return np.int64(x)
 
 
 @njit(**INLINE)

@@ -15,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from fusion_search.errors import FusionSearchError, ModelError, UnsupportedError
 from fusion_search.frontends.onnx.binding import type_of_proto
+from fusion_search.frontends.onnx.reference_ops import corrections
 from fusion_search.ir.opaque import RUNTIME, OpaqueCall
 from fusion_search.ir.spec import Array, Type
 
@@ -79,7 +80,8 @@ class ReferenceCall:
         opsets = [helper.make_opsetid(domain, version) for domain, version in sorted(imports.items())]
         self.model = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
         try:
-            self.evaluator = ReferenceEvaluator(self.model)
+            opset = next((entry.version for entry in self.model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+            self.evaluator = ReferenceEvaluator(self.model, new_ops=corrections(opset))
         except (*REFUSALS, NotImplementedError) as error:
             hint = "the onnx package has no reference implementation of it"
             raise UnsupportedError(f"cannot be run: {str(error)[:200]}", where=where, hint=hint) from None

@@ -17,6 +17,7 @@ from fusion_search.frontends.onnx.binding import bind_dims, check_overrides, inp
 from fusion_search.frontends.onnx.interpret import Interpreter
 from fusion_search.frontends.onnx.opaque import REFUSALS
 from fusion_search.frontends.onnx.reader import OnnxModel, read_model
+from fusion_search.frontends.onnx.reference_ops import corrections
 from fusion_search.ir.graph import Graph
 from fusion_search.ir.spec import Array
 
@@ -88,7 +89,9 @@ class OnnxSource:
 
     @cached_property
     def _evaluator(self) -> ReferenceEvaluator:
-        return ReferenceEvaluator(self.model.proto)
+        proto = self.model.proto
+        opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 1)
+        return ReferenceEvaluator(proto, new_ops=corrections(opset))
 
 
 def load_onnx(

@@ -66,12 +66,12 @@ def _wide(function: Callable[..., Array]) -> Callable[[Sequence[Array], dict[str
     return evaluate
 
 
-def _typed(function: Callable[..., Array]) -> Callable[[Sequence[Array], dict[str, Any]], Array]:
+def typed(function: Callable[..., Array]) -> Callable[[Sequence[Array], dict[str, Any]], Array]:
     wide = _wide(function)
     return lambda arrays, attrs: wide(arrays, attrs).astype(arrays[0].dtype, copy=False)
 
 
-def _call(name: str) -> Body:
+def call(name: str) -> Body:
     """A helper that exists for float32 and float64 under `name` + 32 or 64."""
     return lambda dt, a, attrs: f"{name}{'64' if dt == 'f8' else '32'}({', '.join(a)})"
 
@@ -80,12 +80,12 @@ def _text(template: str) -> Body:
     return lambda dt, a, attrs: template.format(*a, T=f"T_{dt}")
 
 
-def _unary(name: str, function: Callable[..., Array], body: Body, cls: FlopClass = "simple", *, exact: bool = True) -> OpSpec:
-    return OpSpec(name, "map", _infer, domain, _typed(function), body, flop_class=cls, exact=exact)
+def unary(name: str, function: Callable[..., Array], body: Body, cls: FlopClass = "simple", *, exact: bool = True) -> OpSpec:
+    return OpSpec(name, "map", _infer, domain, typed(function), body, flop_class=cls, exact=exact)
 
 
-def _binary(name: str, function: Callable[..., Array], body: Body, cls: FlopClass = "simple", *, exact: bool = True) -> OpSpec:
-    return OpSpec(name, "map", _infer, domain, _typed(function), body, flop_class=cls, exact=exact)
+def binary(name: str, function: Callable[..., Array], body: Body, cls: FlopClass = "simple", *, exact: bool = True) -> OpSpec:
+    return OpSpec(name, "map", _infer, domain, typed(function), body, flop_class=cls, exact=exact)
 
 
 def _compare(name: str, function: Callable[..., Array], text: str) -> OpSpec:
@@ -107,7 +107,28 @@ def _int_div(a: Array, b: Array) -> Array:
 
 
 def _div_body(dt: str, a: Sequence[str], attrs: dict[str, Any]) -> str:
-    return f"{a[0]} / {a[1]}" if dt[0] == "f" else f"int_div({a[0]}, {a[1]})"
+    return f"{a[0]} / {a[1]}" if dt[0] == "f" else f"{'u' if dt[0] == 'u' else ''}int_div({a[0]}, {a[1]})"
+
+
+def larger(dt: str, a: str, b: str) -> str:
+    """Return the text of a maximum of any dtype; NaN stays NaN."""
+    return f"{a} | {b}" if dt == "b1" else f"{ {'f4': 'np_maximum', 'f8': 'np_maximum64'}.get(dt, 'int_maximum')}({a}, {b})"
+
+
+def smaller(dt: str, a: str, b: str) -> str:
+    """Return the text of a minimum of any dtype; NaN stays NaN."""
+    return f"{a} & {b}" if dt == "b1" else f"{ {'f4': 'np_minimum', 'f8': 'np_minimum64'}.get(dt, 'int_minimum')}({a}, {b})"
+
+
+def _sign_body(dt: str, a: Sequence[str], attrs: dict[str, Any]) -> str:
+    if dt[0] == "f":
+        return f"sign({a[0]})"
+    above = f"select({a[0]} > T_{dt}(0), T_{dt}(1), T_{dt}(0))"
+    return above if dt[0] == "u" else f"select({a[0]} < T_{dt}(0), T_{dt}(-1), {above})"
+
+
+def _abs_body(dt: str, a: Sequence[str], attrs: dict[str, Any]) -> str:
+    return a[0] if dt[0] in "ub" else f"abs({a[0]})"
 
 
 def _relu(x: Array) -> Array:
@@ -119,7 +140,17 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _pow(x: Array, y: Array) -> Array:
-    return np.power(x, y)
+    if x.dtype.kind != "i":
+        return np.power(x, y)
+    # NumPy refuses negative exponents of integers: 1 / x**-y truncated is 0 but for the units
+    inverse = np.where(x == 1, 1, np.where(x == -1, np.where(y % 2 == 0, 1, -1), 0)).astype(x.dtype)
+    return np.where(y < 0, inverse, np.power(x, np.where(y < 0, 0, y)))
+
+
+def _pow_body(dt: str, a: Sequence[str], attrs: dict[str, Any]) -> str:
+    if dt[0] == "f":
+        return f"pow{'64' if dt == 'f8' else '32'}({a[0]}, {a[1]})"
+    return f"{'uint_pow' if dt[0] == 'u' else 'int_pow'}({a[0]}, {a[1]})"
 
 
 def _cast(arrays: Sequence[Array], attrs: dict[str, Any]) -> Array:
@@ -133,7 +164,11 @@ def _cast_body(dt: str, a: Sequence[str], attrs: dict[str, Any]) -> str:
     if to == BOOL:
         return f"{a[0]} != T_{dt}(0)"
     if to.kind in "iu" and dt[0] == "f":
-        return f"float_to_int({a[0]})"
+        if to == np.uint64:
+            return f"float_to_uint({a[0]})"
+        return f"{'float_to_int' if to in (np.int64, np.uint32) else 'to_int32'}({a[0]})"
+    if to.itemsize == 2 and to.kind not in "iu":
+        return f"nearly_f32({a[0]})" if dt == "f8" and to.kind == "f" else f"T_f4({a[0]})"
     return a[0]
 
 
@@ -145,35 +180,53 @@ def _clip(x: Array, low: Array, high: Array) -> Array:
     return np.minimum(np.maximum(x, low), high)
 
 
+def _clip_body(dt: str, a: Sequence[str], attrs: dict[str, Any]) -> str:
+    return smaller(dt, larger(dt, a[0], a[1]), a[2])
+
+
 def _mod(a: Array, b: Array) -> Array:
-    return np.fmod(a, b) if a.dtype.kind == "f" else np.mod(a, np.where(b == 0, 1, b))
+    return np.mod(a, b if a.dtype.kind == "f" else np.where(b == 0, 1, b))
+
+
+def _fmod(a: Array, b: Array) -> Array:
+    return np.fmod(a, b if a.dtype.kind == "f" else np.where(b == 0, 1, b))
+
+
+def _remainder(word: str) -> Body:
+    def body(dt: str, a: Sequence[str], attrs: dict[str, Any]) -> str:
+        if dt[0] == "f":
+            return f"{word}{'64' if dt == 'f8' else '32'}({a[0]}, {a[1]})"
+        return f"uint_mod({a[0]}, {a[1]})" if dt[0] == "u" else f"int_{word}({a[0]}, {a[1]})"
+
+    return body
 
 
 SPECS: tuple[OpSpec, ...] = (
-    _binary("Add", np.add, _text("{0} + {1}")),
-    _binary("Sub", np.subtract, _text("{0} - {1}")),
-    _binary("Mul", np.multiply, _text("{0} * {1}")),
-    _binary("Div", _int_div, _div_body),
-    _binary("Pow", _pow, _call("pow"), "special", exact=False),
-    _binary("Max", np.maximum, _text("np_maximum({0}, {1})")),
-    _binary("Min", np.minimum, _text("np_minimum({0}, {1})")),
-    _binary("Mod", _mod, _text("int_mod({0}, {1})")),
-    _unary("Neg", np.negative, _text("-{0}")),
-    _unary("Abs", np.abs, _text("abs({0})")),
-    _unary("Relu", _relu, _text("np_maximum({0}, {T}(0))")),
-    _unary("Sqrt", np.sqrt, _text("np.sqrt({0})")),
-    _unary("Reciprocal", np.reciprocal, _text("{T}(1) / {0}")),
-    _unary("Floor", np.floor, _text("np.floor({0})")),
-    _unary("Ceil", np.ceil, _text("np.ceil({0})")),
-    _unary("Round", np.rint, _call("rint")),
-    _unary("Sign", np.sign, _text("sign({0})")),
-    _unary("Exp", np.exp, _call("exp"), "special", exact=False),
-    _unary("Log", np.log, _call("log"), "special", exact=False),
-    _unary("Tanh", np.tanh, _call("tanh"), "special", exact=False),
-    _unary("Sigmoid", _sigmoid, _call("sigmoid"), "special", exact=False),
-    _unary("Erf", special.erf, _call("erf"), "special", exact=False),
-    _unary("Sin", np.sin, _call("sin"), "special", exact=False),
-    _unary("Cos", np.cos, _call("cos"), "special", exact=False),
+    binary("Add", np.add, _text("{0} + {1}")),
+    binary("Sub", np.subtract, _text("{0} - {1}")),
+    binary("Mul", np.multiply, _text("{0} * {1}")),
+    binary("Div", _int_div, _div_body),
+    binary("Pow", _pow, _pow_body, "special", exact=False),
+    binary("Max", np.maximum, lambda dt, a, attrs: larger(dt, *a)),
+    binary("Min", np.minimum, lambda dt, a, attrs: smaller(dt, *a)),
+    binary("Mod", _mod, _remainder("mod")),
+    binary("FMod", _fmod, _remainder("fmod")),
+    unary("Neg", np.negative, _text("-{0}")),
+    unary("Abs", np.abs, _abs_body),
+    unary("Relu", _relu, lambda dt, a, attrs: larger(dt, a[0], f"T_{dt}(0)")),
+    unary("Sqrt", np.sqrt, _text("np.sqrt({0})")),
+    unary("Reciprocal", np.reciprocal, _text("{T}(1) / {0}")),
+    unary("Floor", np.floor, _text("np.floor({0})")),
+    unary("Ceil", np.ceil, _text("np.ceil({0})")),
+    unary("Round", np.rint, call("rint")),
+    unary("Sign", np.sign, _sign_body),
+    unary("Exp", np.exp, call("exp"), "special", exact=False),
+    unary("Log", np.log, call("log"), "special", exact=False),
+    unary("Tanh", np.tanh, call("tanh"), "special", exact=False),
+    unary("Sigmoid", _sigmoid, call("sigmoid"), "special", exact=False),
+    unary("Erf", special.erf, call("erf"), "special", exact=False),
+    unary("Sin", np.sin, call("sin"), "special", exact=False),
+    unary("Cos", np.cos, call("cos"), "special", exact=False),
     _compare("Equal", np.equal, "{0} == {1}"),
     _compare("Less", np.less, "{0} < {1}"),
     _compare("LessOrEqual", np.less_equal, "{0} <= {1}"),
@@ -185,6 +238,6 @@ SPECS: tuple[OpSpec, ...] = (
     _compare("Not", np.logical_not, "not_({0})"),
     _compare("IsNaN", np.isnan, "{0} != {0}"),
     OpSpec("Where", "map", _infer_where, domain, _where, _text("select({0}, {1}, {2})"), exact=True),
-    OpSpec("Clip", "map", _infer, domain, _typed(_clip), _text("np_minimum(np_maximum({0}, {1}), {2})"), flops=2.0, exact=True),
+    OpSpec("Clip", "map", _infer, domain, typed(_clip), _clip_body, flops=2.0, exact=True),
     OpSpec("Cast", "map", _infer_cast, domain, _cast, _cast_body, exact=True),
 )
