@@ -124,10 +124,11 @@ def group_access(program: Program, analysis: Analysis) -> GroupAccess:
         for loop, step in enumerate(row_major(member.shape)):
             _spread(linear, table.loops[i][loop], extents, step)
         writes.append(linear)
-        if member.spec.name == "Conv" and not pointwise_window(member):
+        kernel = library_kernel(member)
+        if kernel == "tile":
             pinned |= {a for loop in table.loops[i][2:] for a in loop}
-        elif member.spec.kind == "window" and member.spec.name != "Conv":
-            pinned |= {a for loop in table.loops[i][member.domain.rank :] for a in loop}
+        elif member.spec.kind == "window" and not kernel:
+            pinned |= {a for loop in table.loops[i] for a in loop}
             # what is clipped is clipped by its own axis
             pinned |= {a for dim in member.domain.reads[0].dims if dim.loop is None for loop, _ in dim.terms for a in table.loops[i][loop]}
     loops = [
@@ -158,6 +159,19 @@ def _guarded_atoms(member: Member, analysis: Analysis, i: int) -> set[int]:
     else:
         dims = [d for d, (b, a) in enumerate(zip(member.node.attr("before"), member.node.attr("after"), strict=True)) if b or a]
     return {atom for d in dims for atom in analysis.loops.loops[i][d]}
+
+
+def library_kernel(member: Member) -> str:
+    """Return what computes a contraction or window: ``product`` (a matrix product), ``tile`` (a convolution), or nothing: loops."""
+    if any(dtype not in ("float32", "float64") for dtype in member.dtypes):
+        return ""
+    if member.spec.kind == "contract":
+        return "product"
+    if member.spec.name != "Conv" or len(member.shape) not in (4, 5):
+        return ""
+    if pointwise_window(member):
+        return "product" if member.dtypes == ("float32",) else ""
+    return "tile" if member.dtypes == ("float32",) else ""
 
 
 def pointwise_window(member: Member) -> bool:

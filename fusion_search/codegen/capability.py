@@ -8,9 +8,6 @@ from fusion_search.fusion.loops import segments
 from fusion_search.fusion.program import Member, Operand, Program
 from fusion_search.fusion.reasons import Reason
 
-FLOATS = ("float32", "float64")
-
-
 def can_emit(program: Program, analysis: Analysis) -> Reason | None:
     """Return why the generator cannot emit a group, or None when it can."""
     members = [program.members[p] for p in analysis.positions]
@@ -49,18 +46,13 @@ def _member(program: Program, analysis: Analysis, i: int, member: Member) -> str
     dtype = values[member.node.output].dtype.name
     if kind == "opaque":
         return "an operator without a spec"
-    if kind == "contract" and dtype not in FLOATS:
-        return f"no {name} kernel for {dtype}"
-    if kind == "window":
-        if dtype != "float32" and (name == "Conv" or dtype not in FLOATS):
-            return f"no {name} kernel for {dtype}"
-        if name == "Conv" and len(member.shape) not in (4, 5):
-            return "convolutions have one or two spatial dimensions"
-        if any(len(atoms) > 1 for atoms in loops):
-            return "a window's loop is cut by a reshape"
+    if kind in ("contract", "window", "reduce") and dtype == "bool":
+        return f"no {name} kernel for bool"
+    if kind == "window" and any(len(atoms) > 1 for atoms in loops):
+        return "a window's loop is cut by a reshape"
     if name in ("Concat", "Pad") and any(len(atoms) > 1 for atoms in loops):
         return "a part's loop is cut by a reshape"
-    if name == "Mod" and dtype.startswith(("float", "bfloat")):
+    if name in ("Mod", "FMod") and dtype.startswith(("float", "bfloat")):
         return "no kernels for the remainder of floats"
     if kind == "reduce" and dtype == "bool":
         return "no reductions of bool"

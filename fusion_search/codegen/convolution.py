@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from fusion_search.codegen.access import Linear
+from fusion_search.codegen.access import Linear, row_major
 from fusion_search.codegen.emit import Emitter, Place
 from fusion_search.codegen.rt.conv import WindowShape, conv_scratch_bytes
 from fusion_search.codegen.stages import Stage
@@ -33,7 +33,6 @@ def emit_convolution(e: Emitter, stage: Stage, i: int) -> None:
     fields = shape.descriptor()
     names = [w.number(("conv", i, k), int(value)) for k, value in enumerate(fields)]
     at = f"A + {8 * int(names[0][1:])}"  # the descriptor lies in the argument table itself
-    x, weight = e.memory_of(i, 0)[0], e.memory_of(i, 1)[0]
     loops = [e.original[i][k] for k in range(member.domain.rank)]
     image, group, filters, *positions = (atoms[0] if atoms else None for atoms in loops)
     row = positions[0] if len(positions) == 2 else None
@@ -53,7 +52,7 @@ def emit_convolution(e: Emitter, stage: Stage, i: int) -> None:
         target = _target(e, i, result, inside)
         channel_step = result.strides.get(filters, 0) if filters is not None else 0
         row_step = result.strides.get(row, 0) if row is not None else shape.out_width
-        call = [at, x.address, weight.address, target]
+        call = [at, _whole(e, i, 0, inside), _whole(e, i, 1, inside), target]
         call += [index[a] if a is not None else "np.int64(0)" for a in (image, group)]
         call += [oc0, oc1, h0, h1]
         call += [w.number(("conv channel step", i), channel_step), w.number(("conv row step", i), row_step), f"S + {scratch}"]
@@ -68,6 +67,23 @@ def _range(e: Emitter, atom: int | None, full: str) -> tuple[str, str]:
     if atom in e.tiles:
         return e.index[atom], f"{e.index[atom]} + {e.sizes[atom]}"
     return e.index[atom], f"{e.index[atom]} + 1"
+
+
+def _whole(e: Emitter, i: int, k: int, inside: dict[int, str]) -> str:
+    """Address at which an operand would begin if all of it lay in memory as its block does in scratch: the kernel counts from there."""
+    member = e.group.members[i]
+    place = e.memory_of(i, k)[0]
+    if place.kind != "scratch":
+        return place.address
+    steps, shift = row_major(member.operands[k].shape), []
+    for d in range(2):  # image and group, or group and filter
+        for atom in e.original[i][d + k]:
+            w, full, mine = e.w, steps[d], place.strides.get(atom, 0)
+            if atom in inside:
+                shift.append(f"{inside[atom]} * {w.number(('conv shift', i, k, atom), mine - full)}")
+            if atom in e.group.outer:
+                shift.append(f"{e.index[atom]} * {w.number(('conv start', i, k, atom), -full)}")
+    return f"{place.address} + ({' + '.join(shift) or '0'}) * 4"
 
 
 def _target(e: Emitter, i: int, result: Place, inside: dict[int, str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from fusion_search.codegen.access import GroupAccess, Linear, pointwise_window
+from fusion_search.codegen.access import GroupAccess, Linear, library_kernel
 from fusion_search.fusion.program import Member
 
 #: Elements that one work item of a flat group should have: enough to pay for finding it, few enough to stay in L1.
@@ -79,7 +79,7 @@ def _whole_columns(group: GroupAccess) -> set[int]:
     return {
         atom
         for i, member in enumerate(group.members)
-        if member.spec.name == "Conv" and not pointwise_window(member)
+        if library_kernel(member) == "tile"
         for atom in group.original[i][member.domain.rank - 1]
     }
 
@@ -138,9 +138,10 @@ def _unit_steps(group: GroupAccess, live_out: set[int], atom: int) -> int:
 
 def _heavy_tiles(group: GroupAccess, live_out: set[int], heavy: int) -> dict[int, int]:
     member, loops = group.members[heavy], group.loops[heavy]
-    if member.spec.name == "Conv" and not pointwise_window(member):
+    kernel = library_kernel(member)
+    if kernel == "tile":
         return conv_tiles(group, heavy)
-    if member.spec.kind == "window" and member.spec.name != "Conv":
+    if not kernel:
         return _flat_tiles(group, live_out, [a for a in loops.parallel if a in group.outer])
     product = contraction_loops(group, heavy)
     tiles: dict[int, int] = {}

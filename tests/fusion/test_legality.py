@@ -158,21 +158,21 @@ def _transposed_sum(b: GraphBuilder) -> None:
     b.output("y", b.op("Add", x, b.op("Transpose", x, perm=(1, 0))))
 
 
-def _half_matmul(b: GraphBuilder) -> None:
-    b.output("y", b.op("Tanh", b.op("MatMul", b.input("x", np.float16, (8, 8)), b.input("w", np.float16, (8, 8)))))
+def _largest_truth(b: GraphBuilder) -> None:
+    b.output("y", b.op("Not", b.op("ReduceMax", b.input("x", np.bool_, (8, 8)), axes=(1,))))
 
 
 @pytest.mark.parametrize(
     ("build", "remedy"),
-    [(_transposed_sum, "a value is needed in two orders at once"), (_half_matmul, "no MatMul kernel for float16")],
+    [(_transposed_sum, "a value is needed in two orders at once"), (_largest_truth, "bool")],
 )
 def test_emit(build: Callable[[GraphBuilder], None], remedy: str) -> None:
-    assert only(everything(space_of(graph_of(build), "local", can_emit)), "emit").remedy == remedy
+    assert only(everything(space_of(graph_of(build), "local", can_emit)), "emit").remedy.endswith(remedy)
     assert everything(space_of(graph_of(build), "local")) == []
 
 
 def test_single_nodes_are_always_legal() -> None:
-    space = space_of(graph_of(_half_matmul), "local", can_emit, operand_limit=1, dtypes=frozenset({"int8"}))
+    space = space_of(graph_of(_largest_truth), "local", can_emit, operand_limit=1, dtypes=frozenset({"int8"}))
     assert [space.reasons(1 << p) for p in range(space.n)] == [[], []]
 
 

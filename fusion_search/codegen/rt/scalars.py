@@ -109,17 +109,17 @@ def uint_pow(x, y):
 
 @njit(**INLINE)
 def shift_left(x, n, bits):
-    """Shift towards the high bits; nothing is left of a shift by all of them."""
-    if n >= bits:
+    """Shift towards the high bits; nothing is left of a shift by all of them, or by a negative number."""
+    if n >= bits or n < 0:
         return x - x
     return x << n
 
 
 @njit(**INLINE)
 def shift_right(x, n, bits):
-    """Shift towards the low bits."""
-    if n >= bits:
-        return x - x
+    """Shift towards the low bits, keeping the sign: a shift by all of them, or by a negative number, leaves only that."""
+    if n >= bits or n < 0:
+        return x >> (bits - 1)
     return x >> n
 
 

@@ -28,12 +28,14 @@ def _bits(name: str, function: Callable[..., Array], text: str) -> OpSpec:
     return OpSpec(name, "map", _infer, domain, evaluate, body, exact=True)
 
 
-def _shift(function: Callable[..., Array]) -> Callable[..., Array]:
-    def shifted(x: Array, n: Array) -> Array:
-        width = np.asarray(8 * x.dtype.itemsize, x.dtype)
-        return np.where(n < width, function(x, np.minimum(n, width - width.dtype.type(1))), np.zeros((), x.dtype))
+def _left(x: Array, n: Array) -> Array:
+    inside = (n >= 0) & (n < 8 * x.dtype.itemsize)
+    return np.where(inside, np.left_shift(x, np.where(inside, n, 0)), np.zeros((), x.dtype))
 
-    return shifted
+
+def _right(x: Array, n: Array) -> Array:
+    most = 8 * x.dtype.itemsize - 1
+    return np.right_shift(x, np.where((n >= 0) & (n <= most), n, np.asarray(most, n.dtype)))
 
 
 def _infer_bitcast(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
@@ -67,8 +69,8 @@ SPECS: tuple[OpSpec, ...] = (
     _bits("BitwiseOr", np.bitwise_or, "{0} | {1}"),
     _bits("BitwiseXor", np.bitwise_xor, "{0} ^ {1}"),
     _bits("BitwiseNot", np.invert, "~{0}"),
-    _bits("ShiftLeft", _shift(np.left_shift), "shift_left({0}, {1}, {bits})"),
-    _bits("ShiftRight", _shift(np.right_shift), "shift_right({0}, {1}, {bits})"),
+    _bits("ShiftLeft", _left, "shift_left({0}, {1}, {bits})"),
+    _bits("ShiftRight", _right, "shift_right({0}, {1}, {bits})"),
     OpSpec("BitCast", "map", _infer_bitcast, domain, _bitcast, _bitcast_body, exact=True),
     unary("Tan", np.tan, call("tan"), "special", exact=False),
     unary("Asin", np.arcsin, call("asin"), "special", exact=False),

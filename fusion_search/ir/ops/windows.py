@@ -165,9 +165,44 @@ def _pool(combiner: str) -> Any:
     return evaluate
 
 
+def _infer_running(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    return types[0]
+
+
+def _domain_running(types: Sequence[Type], out: Type, attrs: dict[str, Any]) -> Domain:
+    """Element i of the axis needs the elements up to i: a window as long as the axis, most of it outside."""
+    axis, rank = attrs["axis"], len(out.shape)
+    n = out.shape[axis]
+    back = max(n - 1, 0) + int(attrs["exclusive"])
+    dims = [Dim(((d, 1),)) if extent != 1 else Dim() for d, extent in enumerate(out.shape)]
+    dims[axis] = _window_dim(axis, rank, (n, n), 1, 1, back)
+    return Domain((*out.shape, n), 1, (Access(tuple(dims), guarded=True),))
+
+
+def _running(function: Any) -> Any:
+    def evaluate(arrays: Sequence[Array], attrs: dict[str, Any]) -> Array:
+        x, axis = arrays[0], attrs["axis"]
+        wide = x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x
+        with np.errstate(all="ignore"):
+            total = np.asarray(function.accumulate(wide, axis=axis, dtype=wide.dtype))
+            if attrs["exclusive"]:
+                shifted = np.full_like(total, function.identity)
+                rest = [slice(None)] * x.ndim
+                head, tail = list(rest), list(rest)
+                head[axis], tail[axis] = slice(1, None), slice(None, -1)
+                shifted[tuple(head)] = total[tuple(tail)]
+                total = shifted
+            return total.astype(x.dtype)
+
+    return evaluate
+
+
 SPECS: tuple[OpSpec, ...] = (
     OpSpec("MatMul", "contract", _infer_matmul, _domain_matmul, _matmul, combiner="sum", flop_class="contract", flops=2.0),
     OpSpec("Conv", "window", _infer_conv, _domain_conv, _conv, combiner="sum", flop_class="contract", flops=2.0),
     OpSpec("MaxPool", "window", _infer_pool, _domain_pool, _pool("max"), combiner="max"),
     OpSpec("SumPool", "window", _infer_pool, _domain_pool, _pool("sum"), combiner="sum"),
+    # running totals along an axis; `running` says that one pass over the axis gives them all
+    OpSpec("CumSum", "window", _infer_running, _domain_running, _running(np.add), combiner="sum"),
+    OpSpec("CumProd", "window", _infer_running, _domain_running, _running(np.multiply), combiner="prod"),
 )

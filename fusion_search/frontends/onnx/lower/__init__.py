@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from fusion_search.frontends.onnx.lower import (
+    bits,
     contraction,
+    einsum,
     elementwise,
     indexing,
     layout,
     normalisation,
+    quantisation,
     reduction,
     resize,
+    scan,
     sequence,
     window,
 )
@@ -17,12 +21,16 @@ from fusion_search.frontends.onnx.lower.context import Rule
 
 RULES: dict[str, Rule] = {
     **elementwise.RULES,
+    **bits.RULES,
     **reduction.RULES,
     **contraction.RULES,
+    **einsum.RULES,
+    **quantisation.RULES,
     **window.RULES,
     **normalisation.RULES,
     **layout.RULES,
     **indexing.RULES,
     **resize.RULES,
+    **scan.RULES,
     **sequence.RULES,
 }

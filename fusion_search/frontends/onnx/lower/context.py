@@ -169,7 +169,9 @@ def axis_of(axis: int, rank: int, *, end: bool = False) -> int:
 
 
 def axes_of(axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return distinct axes counted from the front, ascending."""
+    """Return distinct axes counted from the front, ascending; 0 and -1 name all there is of a scalar, as in NumPy's reductions."""
+    if rank == 0 and all(axis in (0, -1) for axis in axes):
+        return ()
     found = sorted(axis_of(axis, rank) for axis in axes)
     if len(set(found)) != len(found):
         raise ValueError(f"axes {list(axes)} name a dimension twice")

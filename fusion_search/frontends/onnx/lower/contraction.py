@@ -101,10 +101,10 @@ def conv(ctx: Lowering, call: Call) -> list[Item]:
         raise ValueError(f"input {list(xs)} does not fit weight {list(ws)} in {groups} groups")
     strides, dilations, before, after = window_attrs(call, rank, ws[2:])
     before, after = auto_pads(call, xs[2:], ws[2:], strides, dilations) or (before, after)
-    return [_conv(ctx, x, w, bias, groups, strides, dilations, before, after)]
+    return [convolve(ctx, x, w, bias, groups, strides, dilations, before, after)]
 
 
-def _conv(
+def convolve(
     ctx: Lowering,
     x: str,
     w: str,
@@ -162,7 +162,7 @@ def conv_transpose(ctx: Lowering, call: Call) -> list[Item]:
     cut = [(0, 0), *((min(0, b), min(0, a)) for b, a in zip(lead, trail, strict=True))]
     if any(any(pair) for pair in cut):
         spread = ctx.op("Pad", spread, part="cut", before=(0, *(b for b, _ in cut)), after=(0, *(a for _, a in cut)), value=0.0)
-    return [_conv(ctx, spread, w, bias, groups, (1,) * rank, dilations, [max(0, b) for b in lead], [max(0, a) for a in trail])]
+    return [convolve(ctx, spread, w, bias, groups, (1,) * rank, dilations, [max(0, b) for b in lead], [max(0, a) for a in trail])]
 
 
 def _spread(ctx: Lowering, x: str, strides: Sequence[int]) -> str:
@@ -186,7 +186,7 @@ def _shuffle(ctx: Lowering, x: str, w: str, bias: str, groups: int, kernel: Sequ
         spread = ctx.op("Expand", ctx.view(bias, (groups * m, 1)), part="bias", shape=(groups * m, window))
         bias = ctx.view(spread, (groups * m * window,))
     ones, zeros = (1,) * rank, (0,) * rank
-    out = _conv(ctx, x, mixed, bias, groups, ones, ones, zeros, zeros)
+    out = convolve(ctx, x, mixed, bias, groups, ones, ones, zeros, zeros)
     apart = ctx.view(out, (xs[0], groups * m, *kernel, *xs[2:]))
     perm = (0, 1, *(d for k in range(rank) for d in (2 + rank + k, 2 + k)))
     joined = ctx.op("Transpose", apart, part="shuffle", perm=perm)

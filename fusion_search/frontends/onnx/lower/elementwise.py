@@ -74,10 +74,8 @@ def variadic(ctx: Lowering, call: Call) -> list[Item]:
 
 
 def mod(ctx: Lowering, call: Call) -> list[Item]:
-    """The sign of the divisor for integers, of the dividend for floats."""
-    if bool(call.attrs.get("fmod", 0)) != ctx.is_float(call.tensor(0)):
-        raise NotLowered
-    return [ctx.op("Mod", *call.tensors)]
+    """The sign of the divisor, or with ``fmod`` that of the dividend."""
+    return [ctx.op("FMod" if call.attrs.get("fmod", 0) else "Mod", *call.tensors)]
 
 
 def power(ctx: Lowering, call: Call) -> list[Item]:
@@ -95,11 +93,9 @@ def power(ctx: Lowering, call: Call) -> list[Item]:
             return [ctx.narrow(ctx.op("Mul", ctx.op("Mul", wide, wide, part="square"), wide, part="mul"), ctx.dtype(x))]
         if value == -1.0 and ctx.is_float(x):
             return [ctx.op("Reciprocal", x)]
-    if ctx.dtype(x).kind in "iu":
-        # NumPy refuses negative integer powers, and a float exponent needs a wider base
-        if exponent is None or exponent.dtype.kind not in "iu" or (exponent.dtype.kind == "i" and bool((exponent < 0).any())):
-            raise NotLowered
-        return [ctx.op("Pow", x, ctx.cast(y, ctx.dtype(x)))]
+    if ctx.dtype(x).kind in "iu" and ctx.is_float(y):  # as NumPy: in a float type that holds both, truncated at the end
+        wide = np.result_type(ctx.dtype(x), np.float32 if ctx.dtype(y).itemsize == 2 else ctx.dtype(y))
+        return [ctx.cast(ctx.op("Pow", ctx.cast(x, wide), ctx.cast(y, wide), part="pow"), ctx.dtype(x), part="truncate")]
     return [ctx.op("Pow", x, ctx.cast(y, ctx.dtype(x)))]
 
 
@@ -273,7 +269,8 @@ RULES: dict[str, Rule] = {
         ("Abs", "Neg", "Sign", "Relu", "Add", "Sub", "Mul", "Div", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"), same
     ),
     **dict.fromkeys(
-        ("Sqrt", "Reciprocal", "Floor", "Ceil", "Round", "Exp", "Log", "Tanh", "Sigmoid", "Erf", "Sin", "Cos", "IsNaN"), floating
+        ("Sqrt", "Reciprocal", "Floor", "Ceil", "Round", "Exp", "Log", "Tanh", "Sigmoid", "Erf", "Sin", "Cos", "IsNaN", "Tan", "Asin", "Acos", "Atan",
+         "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"), floating
     ),
     **dict.fromkeys(("And", "Or", "Xor", "Not"), boolean),
     **dict.fromkeys(("Sum", "Mean", "Max", "Min"), variadic),

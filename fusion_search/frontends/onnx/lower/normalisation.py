@@ -19,7 +19,8 @@ def softmax(ctx: Lowering, call: Call) -> list[Item]:
         axis = axis_of(call.attrs.get("axis", 1), len(shape), end=True)
         x, axes = ctx.view(x, (math.prod(shape[:axis]), math.prod(shape[axis:]))), (1,)
     else:
-        axes = (axis_of(call.attrs.get("axis", -1), len(shape)),)
+        x = x if shape else ctx.view(x, (1,))
+        axes = (axis_of(call.attrs.get("axis", -1), max(len(shape), 1)),)
     if 0 in ctx.shape(x):
         return [call.tensor(0)]
     shifted = ctx.op("Sub", x, ctx.op("ReduceMax", x, part="max", axes=axes), part="sub")

@@ -28,6 +28,8 @@ def _reduce(core: str, ctx: Lowering, x: str, axes: tuple[int, ...], part: str =
     shape = ctx.shape(x)
     if not axes:
         return x
+    if ctx.dtype(x).kind == "b":  # as numbers 0 and 1
+        return ctx.cast(_reduce(core, ctx, ctx.cast(x, np.dtype(np.uint8), part="number"), axes, "reduce"), ctx.dtype(x), part="bool")
     if math.prod(shape[a] for a in axes) == 0:
         dtype = ctx.dtype(x)
         low, high = (
@@ -49,12 +51,11 @@ def _rule(body: Body, *, floats: bool = False, plain: bool = False) -> Rule:
         dtype, shape = ctx.dtype(x), ctx.shape(x)
         axes = _axes(ctx, call, len(shape))
         if axes is None:
-            if not plain:  # what a norm of nothing is has changed between versions
-                raise NotLowered
-            return [x]
-        if floats and not ctx.is_float(x):
-            raise NotLowered
-        kept = ctx.narrow(body(ctx, x if plain else ctx.widen(x), axes), dtype)
+            return [x if plain else ctx.narrow(body(ctx, ctx.widen(x), ()), dtype)]
+        if floats and not ctx.is_float(x):  # roots and logarithms of integers: in float64, truncated at the end
+            kept = ctx.cast(body(ctx, ctx.cast(x, np.dtype(np.float64), part="widen"), axes), dtype, part="truncate")
+        else:
+            kept = ctx.narrow(body(ctx, x if plain else ctx.widen(x), axes), dtype)
         if call.attrs.get("keepdims", 1):
             return [kept]
         return [ctx.view(kept, [n for d, n in enumerate(shape) if d not in axes])]
