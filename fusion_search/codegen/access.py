@@ -176,9 +176,7 @@ def library_kernel(member: Member) -> str:
 
 def pointwise_window(member: Member) -> bool:
     """True for a convolution whose kernel is one point: a contraction in all but name."""
-    return member.spec.name == "Conv" and all(
-        dim.loop is not None or n == 1 for dim, n in zip(member.domain.reads[0].dims, member.operands[0].shape, strict=True)
-    )
+    return member.spec.name == "Conv" and all(dim.loop is not None or not (dim.terms or dim.offset) for dim in member.domain.reads[0].dims)
 
 
 def _join(group: GroupAccess) -> None:

@@ -8,6 +8,7 @@ from fusion_search.fusion.loops import segments
 from fusion_search.fusion.program import Member, Operand, Program
 from fusion_search.fusion.reasons import Reason
 
+
 def can_emit(program: Program, analysis: Analysis) -> Reason | None:
     """Return why the generator cannot emit a group, or None when it can."""
     members = [program.members[p] for p in analysis.positions]

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from fusion_search.codegen.access import Linear, row_major
 from fusion_search.codegen.emit import Emitter, Place
+from fusion_search.codegen.extents import actual
 from fusion_search.codegen.rt.conv import WindowShape, conv_scratch_bytes
 from fusion_search.codegen.stages import Stage
 from fusion_search.fusion.program import Member
@@ -17,7 +18,7 @@ def window_shape(member: Member) -> WindowShape:
     flat = len(x) == 4
 
     def pair(values: tuple[int, ...], one: int) -> tuple[int, int]:
-        return (one, int(values[0])) if flat else (int(values[0]), int(values[1]))
+        return (one, actual(values[0])) if flat else (actual(values[0]), actual(values[1]))
 
     strides, dilations, before = (member.node.attr(name) for name in ("strides", "dilations", "before"))
     top, left = pair(before, 0)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from math import prod
 
 from fusion_search.codegen.access import GroupAccess, Linear, group_access, row_major
-from fusion_search.codegen.stages import Stage, by_lanes, choose_tiles, is_reduce, place
+from fusion_search.codegen.extents import actual
+from fusion_search.codegen.stages import Stage, by_lanes, choose_blocks, is_reduce, place
 from fusion_search.codegen.writer import COMPUTE, Slot, Writer, code_of, converted, load, rounded, store
 from fusion_search.fusion.analysis import Analysis
 from fusion_search.fusion.program import Operand, Program
@@ -66,7 +67,8 @@ class Emitter:
         self.live_out = {
             i for i, m in enumerate(self.group.members) if any(v in program.kept or program.readers[v] & ~mask for v in m.outputs)
         }
-        self.tiles = choose_tiles(self.group, self.live_out)
+        blocks = choose_blocks(self.group, self.live_out)
+        self.tiles, self.whole = blocks.tiles, blocks.whole
         self.w = Writer()
         self.scratch = 0
         from fusion_search.codegen.heavy import absorbed  # the two modules describe one kernel from two sides
@@ -91,8 +93,8 @@ class Emitter:
         for stage in self.stages:
             self._stage(stage)
         w.depth -= 1
-        work = sum(prod(m.domain.extents) * _nanoseconds(m.spec) for m in group.members)
-        return Kernel(w.source("kernel"), tuple(w.finished()), items, self.scratch, work)
+        work = sum(actual(prod(m.domain.extents)) * _nanoseconds(m.spec) for m in group.members)
+        return Kernel(w.source("kernel"), tuple(w.finished()), actual(items), actual(self.scratch), work)
 
     def _assign_places(self) -> None:
         group = self.group

@@ -64,7 +64,9 @@ class _Loops:
         """Offset of an address without the innermost loop."""
         e = self.e
         parts = [e.base(key, place, linear)]
-        parts += [f"{v} * {e.step(key, a, linear.strides[a])}" for a, v in self.variables.items() if a != self.inner and linear.strides.get(a)]
+        parts += [
+            f"{v} * {e.step(key, a, linear.strides[a])}" for a, v in self.variables.items() if a != self.inner and linear.strides.get(a)
+        ]
         return " + ".join(p for p in parts if p != "0") or "0"
 
     def pointer(self, place: Place, linear: Linear, key: str) -> str:

@@ -92,9 +92,8 @@ def _chain(e: Emitter, atoms: tuple[int, ...], addresses: tuple[Linear, ...]) ->
     for atom in reversed(atoms):
         if chain:
             below = chain[0]
-            inside = e.tiles.get(below, e.group.extents[below])
-            whole = inside == e.group.extents[below] or e.tiles.get(atom, e.group.extents[atom]) == 1
-            if not whole or any(a.strides.get(atom, 0) != a.strides.get(below, 0) * inside for a in addresses):
+            joined = below not in e.tiles or below in e.whole
+            if not joined or any(a.strides.get(atom, 0) != a.strides.get(below, 0) * e.group.extents[below] for a in addresses):
                 break
         if atom in e.group.outer and atom not in e.tiles:
             break

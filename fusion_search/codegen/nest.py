@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from fusion_search.codegen.access import Linear
+from fusion_search.codegen.extents import actual
 from fusion_search.codegen.emit import NEUTRAL, Emitter, Place, dimension_of
 from fusion_search.codegen.stages import Stage, by_lanes, is_reduce
 from fusion_search.codegen.writer import COMPUTE, Slot, converted, load, rounded, store
@@ -480,8 +481,8 @@ def _emit_alike(e: Emitter, stage: Stage, i: int, axis: int) -> bool:
         walked = tuple(a for a in sorted(linear.strides) if linear.strides[a])
         kinds.add((where.code, walked, inner is not None and linear.strides.get(inner, 0) == 1))
         stop = start + operand.shape[axis]
-        steps = [Slot(None, linear.strides[a]) for a in walked]
-        rows.append([Slot(None, start), Slot(None, stop), Slot(where.key), Slot(None, linear.offset), *steps])
+        steps = [Slot(None, actual(linear.strides[a])) for a in walked]
+        rows.append([Slot(None, actual(start)), Slot(None, actual(stop)), Slot(where.key), Slot(None, actual(linear.offset)), *steps])
         start = stop
     if len(kinds) != 1:
         return False

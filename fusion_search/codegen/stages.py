@@ -6,10 +6,11 @@ needs lives in memory between them (or in a local variable when it spans no loop
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from fusion_search.codegen.access import GroupAccess, Linear, library_kernel
+from fusion_search.codegen.extents import Extent, actual
 from fusion_search.fusion.program import Member
 
 #: Elements that one work item of a flat group should have: enough to pay for finding it, few enough to stay in L1.
@@ -56,32 +57,69 @@ def by_lanes(member: Member) -> bool:
     return last in member.node.attr("axes") and member.spec.combiner != "prod"
 
 
-def choose_tiles(group: GroupAccess, live_out: set[int]) -> dict[int, int]:
-    """Choose which outer loops are blocked, and the block sizes, for this machine.
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Which outer loops are blocked, and how.
 
-    Returns
-    -------
-    dict of int to int
-        Tile of each blocked atom; every other outer atom takes one step an item.
+    Attributes
+    ----------
+    tiles : dict of int to int
+        Steps of one block along each blocked loop; every other outer loop takes one step an item.
+    whole : frozenset of int
+        Blocked loops of which a block always takes all steps, whatever the extents.
     """
+
+    tiles: dict[int, int]
+    whole: frozenset[int]
+
+
+def choose_blocks(group: GroupAccess, live_out: set[int]) -> Blocks:
+    """Choose which outer loops are blocked, which is structure, and the block sizes, which suit the extents of the run."""
+    whole = frozenset(_whole(group))
+    structure = _tiles(group, live_out, whole)
+    if not any(isinstance(n, Extent) for n in group.extents.values()):
+        return Blocks(structure, whole)
+    run = _tiles(_of_run(group), live_out, whole)
+    sizes = {a: actual(group.extents[a]) if a in whole else run.get(a, 1) for a in structure}
+    return Blocks({a: Extent(tile, sizes[a]) for a, tile in structure.items()}, whole)
+
+
+def _of_run(group: GroupAccess) -> GroupAccess:
+    """The group with the extents of the run in place of the generic ones."""
+
+    def plain(linear: Linear) -> Linear:
+        return Linear({a: actual(step) for a, step in linear.strides.items()}, actual(linear.offset))
+
+    return replace(
+        group,
+        extents={a: actual(n) for a, n in group.extents.items()},
+        reads={where: plain(linear) for where, linear in group.reads.items()},
+        writes=[plain(linear) for linear in group.writes],
+    )
+
+
+def _tiles(group: GroupAccess, live_out: set[int], whole: frozenset[int]) -> dict[int, int]:
     tiles = {a: max(tile, 1) for a, tile in _member_tiles(group, live_out).items()}  # an extent may be 0
     # A member that does not carry a loop is computed again for each of its blocks: best one block.
     partial = [a for a in sorted(group.outer) if any(a not in loops.all for loops in group.loops)]
     tiles |= {atom: max(group.extents[atom], 1) for atom in partial}
-    whole = _whole_columns(group)
     _spread(group, tiles, [a for a in tiles if a not in partial and a not in whole])
     _spread(group, tiles, [a for a in partial if a not in whole])
     return tiles
 
 
-def _whole_columns(group: GroupAccess) -> set[int]:
-    """The loop along the rows of a convolution's result, which the library kernel does not cut."""
-    return {
-        atom
-        for i, member in enumerate(group.members)
-        if library_kernel(member) == "tile"
-        for atom in group.original[i][member.domain.rank - 1]
-    }
+def _whole(group: GroupAccess) -> set[int]:
+    """Loops that a library kernel takes whole: a convolution's columns, and all but the first loop of a product's side."""
+    found: set[int] = set()
+    for i, member in enumerate(group.members):
+        kernel = library_kernel(member)
+        if kernel == "tile":
+            found |= set(group.original[i][member.domain.rank - 1])
+        elif kernel == "product":
+            product = contraction_loops(group, i)
+            for side in (product.rows, product.columns):
+                found |= set([a for a in side if a in group.outer][1:])
+    return found
 
 
 def _spread(group: GroupAccess, tiles: dict[int, int], atoms: list[int]) -> None:
@@ -146,13 +184,11 @@ def _heavy_tiles(group: GroupAccess, live_out: set[int], heavy: int) -> dict[int
     product = contraction_loops(group, heavy)
     tiles: dict[int, int] = {}
     for side, limit in ((product.columns, PANEL_COLUMNS), (product.rows, PANEL_ROWS)):
-        size = 1
-        for atom in reversed(side):
-            if atom in group.outer:
-                tiles[atom] = max(1, min(group.extents[atom], limit // size))
-                size *= tiles[atom]
-            else:
-                size *= max(1, group.extents[atom])
+        outer = [a for a in side if a in group.outer]
+        tiles |= {a: group.extents[a] for a in outer[1:]}
+        if outer:
+            inside = prod(group.extents[a] for a in side if a != outer[0])
+            tiles[outer[0]] = min(group.extents[outer[0]], max(1, limit // max(1, inside)))
     return tiles
 
 
@@ -163,7 +199,8 @@ def conv_tiles(group: GroupAccess, heavy: int) -> dict[int, int]:
     filters, *positions = (next((a for a in atoms if a in group.outer), None) for atoms in loops)
     row = positions[0] if len(positions) > 1 else None
     tiles = {a: max(group.extents[a], 1) for a in (filters, *positions) if a is not None}
-    rows, width = member.shape[-2:] if len(positions) > 1 else (1, member.shape[-1])
+    # a loop that is not outer runs inside the block, or has one step
+    rows, width = (actual(n) for n in (member.shape[-2:] if len(positions) > 1 else (1, member.shape[-1])))
     if row is not None:
         tiles[row] = rows = max(1, -(-rows // max(1, min(rows // 7, 8))))
     if filters is not None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from fusion_search.codegen.extents import actual
+
 #: Dtype codes of the text: storage and the type in which it computes.
 STORAGE = {"float32": "f4", "float64": "f8", "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8", "uint8": "u1", "uint16": "u2",
            "uint32": "u4", "uint64": "u8", "bool": "b1", "float16": "f2", "bfloat16": "bf2"}  # fmt: skip
@@ -71,7 +73,7 @@ class Writer:
 
     def number(self, key: Hashable, value: int) -> str:
         """Return the name of a number in the table; equal keys share a slot."""
-        return self._slot(("n", key), Slot(None, int(value)))
+        return self._slot(("n", key), Slot(None, actual(value)))
 
     def address(self, tensor: str) -> str:
         """Return the name of a tensor's address."""

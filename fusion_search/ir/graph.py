@@ -116,6 +116,10 @@ class Source(Protocol):
     def overridable(self) -> Mapping[str, np.ndarray[Any, Any]]:
         """Initialisers that a caller may feed in place of the model's own."""
 
+    @property
+    def generic(self) -> Graph | None:
+        """The program bound to generic extents, which decide what holds for all bindings; None when it has but one."""
+
     def bind(self, dims: Mapping[str, int], overrides: Mapping[str, np.ndarray[Any, Any]]) -> Graph:
         """Build the graph again for other extents or other overridable initialisers."""
 

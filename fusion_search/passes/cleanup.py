@@ -22,6 +22,11 @@ class Cleanup:
     def run(self, graph: Graph) -> Graph:
         """Return the graph without idle operators."""
         values = dict(graph.values)
+        generic = graph.source.generic if graph.source is not None else None
+        # what is idle for the present extents alone stays, so that all bindings of a model have the same nodes
+        idle = None
+        if generic is not None and generic is not graph:
+            idle = {node.name for node in generic.nodes} - {node.name for node in self.run(generic).nodes}
         made: dict[str, Node] = {}  # the transposition that computes a base value
         nodes: list[Node] = []
         notes: list[str] = []
@@ -45,7 +50,7 @@ class Cleanup:
                 perm = tuple(before.attr("perm")[p] for p in node.attr("perm"))
                 node = replace(node, inputs=before.inputs, attrs=(("perm", perm),))
                 notes.append(f"{node.name} reads before {before.name}")
-            if _idle(node, values):
+            if _idle(node, values) and (idle is None or node.name in idle):
                 values[node.output] = replace(values[node.output], view_of=node.inputs[0])
                 direct(node.output)
                 notes.append(f"{node.name} is a view")

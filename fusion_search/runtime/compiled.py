@@ -12,6 +12,7 @@ from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
 from fusion_search.passes import run_passes
 from fusion_search.runtime.program import Array, BoundPlan
+from fusion_search.runtime.refit import refit
 from fusion_search.search.plan import Plan
 
 
@@ -34,12 +35,15 @@ class CompiledPlan:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._groups = [group.nodes for group in plan.groups]
+        source = plan.graph.source
+        generic = source.generic if source else None
+        self._generic = run_passes(generic) if generic is not None else None
+        # groups that hold for all extents, not only for the planned ones
+        self._groups = [group.nodes for group in plan.groups] if self._generic is None else refit(plan, self._generic)
         self._overrides: dict[str, Array] = {}
         self._bound: dict[tuple[tuple[str, int], ...], BoundPlan] = {}
-        self.planned = BoundPlan(plan.graph, self._groups)
+        self.planned = BoundPlan(plan.graph, self._groups, self._generic)
         self.compilations = self.planned.compilations
-        source = plan.graph.source
         self._dims = dict(source.dims) if source else {}
         self._bound[tuple(sorted(self._dims.items()))] = self.planned
 
@@ -86,15 +90,10 @@ class CompiledPlan:
         source = self.plan.graph.source
         assert source is not None
         graph = run_passes(source.bind(dims, overrides))
-        bound = BoundPlan(graph, self._fitted(graph))
+        same = self._generic is not None and {node.name for node in graph.nodes} == {node.name for node in self._generic.nodes}
+        bound = BoundPlan(graph, self._groups if same else refit(self.plan, graph), self._generic if same else None)
         self.compilations += bound.compilations
         return bound
-
-    def _fitted(self, graph: Graph) -> list[tuple[str, ...]]:
-        """The plan's groups on another binding; nodes that exist only there run alone."""
-        from fusion_search.runtime.refit import refit
-
-        return refit(self.plan, graph)
 
     def _checked(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         graph = self.plan.graph

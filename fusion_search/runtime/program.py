@@ -37,6 +37,8 @@ class BoundPlan:
     graph : Graph
     groups : sequence of sequence of str
         Node names of each group, in order.
+    generic : Graph, optional
+        The model for generic extents, which gives the kernels their structure.
 
     Attributes
     ----------
@@ -46,10 +48,10 @@ class BoundPlan:
         Planned buffers and scratch.
     """
 
-    def __init__(self, graph: Graph, groups: Sequence[Sequence[str]]) -> None:
+    def __init__(self, graph: Graph, groups: Sequence[Sequence[str]], generic: Graph | None = None) -> None:
         self.graph = graph
         self.threads = int(numba.get_num_threads())
-        self.steps = make_steps(graph, groups, self.threads)
+        self.steps = make_steps(graph, groups, self.threads, generic)
         before = loader.stats().compiled
         addresses = self._compile()
         self.compilations = loader.stats().compiled - before

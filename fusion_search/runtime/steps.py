@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fusion_search.codegen.capability import can_emit
 from fusion_search.codegen.emit import Kernel, build
+from fusion_search.codegen.extents import paired
 from fusion_search.fusion.analysis import analyse
 from fusion_search.fusion.program import Program, bits
 from fusion_search.ir.graph import Graph, Node
@@ -46,21 +47,37 @@ class CallStep:
 Step = KernelStep | CallStep
 
 
-def make_steps(graph: Graph, groups: Sequence[Sequence[str]], threads: int) -> list[Step]:
+def make_steps(graph: Graph, groups: Sequence[Sequence[str]], threads: int, generic: Graph | None = None) -> list[Step]:
     """Generate the steps of a plan's groups, in order.
 
     A group without a kernel is evaluated node by node with the operators' NumPy forms.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model for the extents of the run.
+    groups : sequence of sequence of str
+    threads : int
+    generic : Graph, optional
+        The model for generic extents: then kernels have the structure that serves all extents.
     """
-    program = Program(graph)
+    laid = paired(generic, graph) if generic is not None and generic is not graph else None
+    structure, names = laid if laid is not None else (graph, {})
+    program = Program(structure)
+    bound = {node.name: node for node in graph.nodes}
     steps: list[Step] = []
     for group in groups:
         positions = tuple(bits(program.mask(list(group))))
         analysis = analyse(program, positions, 64)
         if can_emit(program, analysis) is None:
             kernel = build(program, analysis)
+            if names:
+                slots = tuple(replace(slot, value=names.get(slot.value, slot.value)) if slot.value else slot for slot in kernel.slots)
+                kernel = replace(kernel, slots=slots)
             steps.append(KernelStep(tuple(group), kernel, _chunk(kernel, threads)))
             continue
-        steps += [CallStep(program.members[p].node, _function(program.members[p].node)) for p in positions]
+        nodes = [bound[program.members[p].node.name] for p in positions]
+        steps += [CallStep(node, _function(node)) for node in nodes]
     return steps
 
 

@@ -25,19 +25,29 @@ from fusion_search.search.improve import improve, plan_cost, repair
 from fusion_search.search.parts import Part, Solved, Work, solve_jointly, solve_parts, split_parts
 from fusion_search.search.quotient import cyclic_components, execution_order
 from fusion_search.search.result import SearchResult, Statistics
-from fusion_search.search.runs import Floors, Runs, best_runs, in_line
+from fusion_search.search.runs import Floors, RunPath, in_line
 from fusion_search.search.space import Facts, GroupSpace, Tiebreak, bits, derive_facts
 
 __all__ = ["exact"]
 
 # A longer line of nodes is cut into runs, a larger component is tried with runs before its groups are enumerated.
-_LONG, _LARGE = 48, 1024
+_LONG, _LARGE = 48, 256
+# Runs of a line that may be priced: minutes.
+_LINE_PRICED = 200_000
 # A floor so near to a cost, relative to it, differs by rounding only.
 _SAME = 1e-9
 
 
-def _plan_roughly(space: GroupSpace, facts: Facts, nodes: int, floors: Sequence[int] | None, max_sets: int, deadline: float) -> Solved:
-    """Plan nodes whose groups are too many to enumerate, with the groups of ever narrower spaces."""
+def _plan_roughly(
+    space: GroupSpace,
+    facts: Facts,
+    nodes: int,
+    floors: Sequence[int] | None,
+    floors_of: Callable[[Sequence[int]], Floors] | None,
+    max_sets: int,
+    deadline: float,
+) -> Solved:
+    """Plan nodes whose groups are too many to enumerate: with the groups of ever narrower spaces, and with runs."""
     joins = [facts.joins[v] & (space.preds[v] | space.succs[v]) for v in range(space.n)]
     bound = 0 if floors is None else sum(floors[v] for v in bits(nodes))
     groups: list[int] = []
@@ -51,13 +61,22 @@ def _plan_roughly(space: GroupSpace, facts: Facts, nodes: int, floors: Sequence[
             solved = solve_parts(parts, Tiebreak(space), until, Work())
             groups = [group for answer in solved for group in answer.groups]
             break
+    if floors_of is not None:
+        sequence = list(bits(nodes))
+        known = floors_of(sequence)
+        runs = RunPath(space, facts, sequence, known).solve(most_priced=4 * len(sequence), deadline=deadline)
+        bound = max(bound, known.whole())
+        cost = plan_cost(space, groups)
+        if runs.cost < cost:
+            groups, cost = list(runs.groups), runs.cost
+        bound = min(bound, cost)
     return Solved(Part(nodes, ()), tuple(groups), bound, False)
 
 
 def _cut(
     space: GroupSpace, facts: Facts, nodes: int, floors_of: Callable[[Sequence[int]], Floors] | None, deadline: float
 ) -> Solved | None:
-    """Cut a large component into runs; None when it is small. Closed when no plan of it is cheaper, but for rounding."""
+    """Cut a component into runs, when it is large and they may be the best plan. Closed when no plan of it is cheaper, but for rounding."""
     if floors_of is None or nodes.bit_count() < _LONG:
         return None
     sequence = list(bits(nodes))
@@ -65,11 +84,16 @@ def _cut(
     if not line and len(sequence) < _LARGE:
         return None
     floors = floors_of(sequence)
+    path = RunPath(space, facts, sequence, floors)
+    if line:
+        found = path.solve(most_priced=_LINE_PRICED, deadline=deadline)
+        return Solved(Part(nodes, ()), found.groups, found.bound, found.cost - found.bound <= found.cost * _SAME)
+    bound = floors.whole()
+    if path.least - bound > bound * _SAME:  # no runs attain the floor
+        return None
     now = time.monotonic()
-    # Of a line every bit of time is well spent; elsewhere the best runs are a start only.
-    until = deadline if line else now + (deadline - now) / 8
-    found: Runs = best_runs(space, facts, sequence, floors, most_priced=200_000 if line else 4 * len(sequence), deadline=until)
-    bound = found.bound if line else min(floors.whole(), found.cost)
+    found = path.solve(most_priced=4 * len(sequence), deadline=now + (deadline - now) / 8)
+    bound = min(bound, found.cost)
     return Solved(Part(nodes, ()), found.groups, bound, found.cost - bound <= found.cost * _SAME)
 
 
@@ -183,7 +207,7 @@ def exact(
     parts.sort(key=lambda part: (part.nodes.bit_count(), part.nodes & -part.nodes))
     pieces = solve_parts(parts, tiebreak, solving, work, reuse=reuse)
     pieces += lines
-    pieces += [_plan_roughly(space, facts, nodes, floors, max_sets, solving) for nodes in rough]
+    pieces += [_plan_roughly(space, facts, nodes, floors, floors_of, max_sets, solving) for nodes in rough]
     pieces, joined = _resolve(space, facts, pieces, tiebreak, solving, work)
 
     groups = [group for piece in pieces for group in piece.groups]

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from fusion_search.search.space import Facts, GroupSpace, structurally_fit
 
-__all__ = ["Floors", "Runs", "best_runs", "in_line"]
+__all__ = ["Floors", "RunPath", "Runs", "in_line"]
 
 
 class Floors(Protocol):
@@ -61,8 +61,8 @@ def in_line(facts: Facts, sequence: Sequence[int]) -> bool:
     return all(facts.descendants[a] >> b & 1 for a, b in zip(sequence, sequence[1:], strict=False))
 
 
-def best_runs(space: GroupSpace, facts: Facts, sequence: Sequence[int], floors: Floors, *, most_priced: int, deadline: float) -> Runs:
-    """Cut a sequence of nodes into runs of least cost.
+class RunPath:
+    """The cuts of a sequence of nodes as a graph: a path from the first cut to the last is a partition into runs.
 
     Parameters
     ----------
@@ -72,20 +72,8 @@ def best_runs(space: GroupSpace, facts: Facts, sequence: Sequence[int], floors: 
         Nodes, ascending.
     floors : Floors
         Their floors.
-    most_priced : int
-        How many runs may be priced on the way to the optimum.
-    deadline : float
-        When to stop, on the clock of `time.monotonic`; some plan is always found.
-
-    Returns
-    -------
-    Runs
-        The best when `cost` equals `bound`.
     """
-    return _Path(space, facts, sequence, floors).solve(most_priced, deadline)
 
-
-class _Path:
     def __init__(self, space: GroupSpace, facts: Facts, sequence: Sequence[int], floors: Floors) -> None:
         self.space, self.facts, self.sequence = space, facts, list(sequence)
         self.rows = floors.rows()
@@ -99,6 +87,11 @@ class _Path:
         self._costs: dict[tuple[int, int], int | None] = {}
         # Edges from a cut in the order of what a path over them costs at least, the longest run first among equals.
         self._edges: dict[int, tuple[Any, Any]] = {}
+
+    @property
+    def least(self) -> int:
+        """What any partition into runs costs at least, before one is priced."""
+        return int(self.ahead[0])
 
     def edge(self, i: int, rank: int) -> tuple[int, int] | None:
         """The end of the edge of this rank from cut i, and what a path from i over it costs at least."""
@@ -120,7 +113,21 @@ class _Path:
             self._costs[i, j] = self.space.cost(group) if fit else None
         return self._costs[i, j]
 
-    def solve(self, most_priced: int, deadline: float) -> Runs:
+    def solve(self, *, most_priced: int, deadline: float) -> Runs:
+        """Cut the sequence into runs of least cost.
+
+        Parameters
+        ----------
+        most_priced : int
+            How many runs may be priced on the way to the optimum.
+        deadline : float
+            When to stop, on the clock of `time.monotonic`; some plan is always found.
+
+        Returns
+        -------
+        Runs
+            The best when `cost` equals `bound`.
+        """
         n = len(self.sequence)
         best: list[int | None] = [None] * (n + 1)
         origin = [0] * (n + 1)

@@ -16,6 +16,8 @@ from fusion_search.ir.opaque import RUNTIME
 from fusion_search.ir.spec import Array
 
 _LARGEST_EXTENT = 2**40
+#: Small, so that what is folded for generic extents stays small.
+_PRIMES = (13, 29, 37, 43, 53, 61, 71, 79, 89, 101, 107, 113, 131, 139, 151, 163)
 
 
 def input_shapes(model: OnnxModel) -> dict[str, tuple[str | int, ...]]:
@@ -50,6 +52,20 @@ def input_shapes(model: OnnxModel) -> dict[str, tuple[str | int, ...]]:
                 shape.append(dim.dim_param or f"{value.name}_dim{axis}")
         shapes[value.name] = tuple(shape)
     return shapes
+
+
+def generic_dims(model: OnnxModel) -> dict[str, int]:
+    """Return an extent for every symbolic dimension that stands for any: a prime that is no other extent of the model.
+
+    What holds for such extents by chance (an equal extent, an extent of 1) holds for all; empty when nothing is symbolic.
+    """
+    shapes = input_shapes(model)
+    taken = {n for shape in shapes.values() for n in shape if isinstance(n, int)}
+    taken |= {int(n) for array in model.constants.values() for n in array.shape}
+    primes = iter(p for p in _PRIMES if p not in taken)
+    names = sorted({n for shape in shapes.values() for n in shape if isinstance(n, str)})
+    found = dict(zip(names, primes, strict=False))
+    return found if len(found) == len(names) else {}
 
 
 def bind_dims(shapes: Mapping[str, tuple[str | int, ...]], dims: Mapping[str, int] | None) -> dict[str, int]:

@@ -13,6 +13,7 @@ from fusion_search.errors import FusionSearchError, ModelError
 from fusion_search.frontends.onnx.binding import bound_shape, input_shapes, static_type
 from fusion_search.frontends.onnx.lower import RULES
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered
+from fusion_search.frontends.onnx.lower.legacy import modern
 from fusion_search.frontends.onnx.opaque import REFUSALS, ReferenceCall, canonical, infer_types, sequence_call
 from fusion_search.frontends.onnx.reader import OnnxModel, captures, label, subgraphs
 from fusion_search.frontends.onnx.tensors import CORE_DTYPES, dtype_of, tensor_array
@@ -50,6 +51,7 @@ class Interpreter:
         self.constants: dict[str, Array] = {**model.constants, **overrides}
         self.builder = GraphBuilder(model.name)
         self.ctx = Lowering(self.builder)
+        self.ctx.symbolic = bool(dims)
         self.overridable: set[str] = set()
         self.declared = {value.name: value for value in (*model.proto.graph.value_info, *model.proto.graph.output)}
         self._labels: set[str] = set()
@@ -160,7 +162,7 @@ class Interpreter:
         plain = all(self._plain(item) for item in inputs)
         if rule is not None and (plain or node.op_type in _HAND_ON):
             try:
-                results = list(rule(self.ctx, call))
+                results = list(rule(self.ctx, modern(self.ctx, call)))
                 if all(k < len(results) and results[k] != "" for k, wanted in enumerate(call.wanted) if wanted):
                     return results
             except NotLowered:

@@ -17,7 +17,7 @@ from fusion_search.errors import ModelError, UnsupportedError
 from fusion_search.frontends.onnx.tensors import all_tensors, read_external, sparse_array, tensor_array
 from fusion_search.ir.spec import Array
 
-_OLDEST_OPSET = 7
+_OLDEST_OPSET = 1
 _DOMAINS = {"ai.onnx": ""}
 
 

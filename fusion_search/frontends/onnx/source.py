@@ -13,7 +13,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from fusion_search.errors import FusionSearchError, ModelError, UnsupportedError
-from fusion_search.frontends.onnx.binding import bind_dims, check_overrides, input_shapes
+from fusion_search.frontends.onnx.binding import bind_dims, check_overrides, generic_dims, input_shapes
 from fusion_search.frontends.onnx.interpret import Interpreter
 from fusion_search.frontends.onnx.opaque import REFUSALS
 from fusion_search.frontends.onnx.reader import OnnxModel, read_model
@@ -35,11 +35,14 @@ class OnnxSource:
     dims : dict of str to int
     overrides : dict of str to numpy.ndarray
         Initialisers in place of the model's own.
+    family : dict
+        What all bindings of the model have in common, found when it is first needed.
     """
 
     model: OnnxModel = field(repr=False)
     dims: dict[str, int]
     overrides: dict[str, Array] = field(default_factory=dict, repr=False)
+    family: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def symbolic_inputs(self) -> dict[str, tuple[str | int, ...]]:
@@ -51,6 +54,18 @@ class OnnxSource:
         """Initialisers that a caller may feed, with the values they have now."""
         return {name: self.overrides.get(name, self.model.constants[name]) for name in sorted(self.model.overridable)}
 
+    @property
+    def generic(self) -> Graph | None:
+        """The model bound to generic extents (see `binding.generic_dims`); None when nothing is symbolic or they do not work."""
+        if "generic" not in self.family:
+            extents = generic_dims(self.model)
+            try:
+                self.family["generic"] = self.bind(extents) if extents else None
+            except FusionSearchError:
+                self.family["generic"] = None
+        found: Graph | None = self.family["generic"]
+        return found
+
     def bind(self, dims: Mapping[str, int], overrides: Mapping[str, Array] | None = None) -> Graph:
         """Build the graph for other extents or other overridable initialisers.
 
@@ -60,7 +75,7 @@ class OnnxSource:
             When a dimension is unbound or unknown, or the model does not work for these extents.
         """
         shapes = input_shapes(self.model)
-        source = OnnxSource(self.model, bind_dims(shapes, dims), check_overrides(self.model, overrides))
+        source = OnnxSource(self.model, bind_dims(shapes, dims), check_overrides(self.model, overrides), self.family)
         return _guarded(lambda: Interpreter(self.model, source.dims, source.overrides).run(source))
 
     def operands_by_value(self) -> frozenset[str]:

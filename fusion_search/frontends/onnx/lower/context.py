@@ -74,6 +74,9 @@ class Lowering:
 
     def __init__(self, builder: GraphBuilder) -> None:
         self.builder = builder
+        #: True for a model with symbolic dimensions: rules then keep what does nothing for the present extents only, so
+        #: that every binding has the same nodes; the passes take out what does nothing for any extents.
+        self.symbolic = False
         self._scalars: dict[tuple[str, str, int], str] = {}
         #: Graph inputs whose elements a rule needed and did not have: axes, extents, repeats and the like.
         self.asked: set[str] = set()

@@ -108,7 +108,7 @@ def slice_(ctx: Lowering, call: Call) -> list[Item]:
         first[d], stride[d], sizes[d] = (span.start if len(span) else 0), step, len(span)
         if len(span) <= 1:
             stride[d] = 1
-    if tuple(sizes) == shape and not any(first) and all(s == 1 for s in stride):
+    if not ctx.symbolic and tuple(sizes) == shape and not any(first) and all(s == 1 for s in stride):
         return [x]
     return [ctx.op("Slice", x, starts=tuple(first), steps=tuple(stride), sizes=tuple(sizes))]
 
@@ -199,11 +199,11 @@ def expand(ctx: Lowering, call: Call) -> list[Item]:
 
 
 def broadcast(ctx: Lowering, x: str, shape: tuple[int, ...], part: str = "") -> str:
-    """Expand a value, or give the value itself when it has that shape."""
+    """Expand a value, or give the value itself when it has that shape whatever the dimensions."""
     count = math.prod(shape)
     if count > 2**31:
         raise ValueError(f"a result of {list(shape)} has {count} elements, the limit is 2**31")
-    return x if ctx.shape(x) == shape else ctx.op("Expand", x, part=part, shape=shape)
+    return x if ctx.shape(x) == shape and not ctx.symbolic else ctx.op("Expand", x, part=part, shape=shape)
 
 
 def tile(ctx: Lowering, call: Call) -> list[Item]:
@@ -212,7 +212,7 @@ def tile(ctx: Lowering, call: Call) -> list[Item]:
     shape, repeats = ctx.shape(x), ctx.ints(call.tensor(1))
     if len(repeats) != len(shape) or min(repeats, default=0) < 0:
         raise ValueError(f"repeats {list(repeats)} do not fit {list(shape)}")
-    if all(r == 1 for r in repeats):
+    if all(r == 1 for r in repeats) and not ctx.symbolic:
         return [x]
     narrow = [n for size, r in zip(shape, repeats, strict=True) for n in ((1, size) if r != 1 else (size,))]
     wide = [n for size, r in zip(shape, repeats, strict=True) for n in ((r, size) if r != 1 else (size,))]
