@@ -127,6 +127,8 @@ def group_access(program: Program, analysis: Analysis) -> GroupAccess:
         kernel = library_kernel(member)
         if kernel == "tile":
             pinned |= {a for loop in table.loops[i][2:] for a in loop}
+        elif kernel == "pool":
+            pinned |= {a for loop in table.loops[i] for a in loop}
         elif member.spec.kind == "window" and not kernel:
             pinned |= {a for loop in table.loops[i] for a in loop}
             # what is clipped is clipped by its own axis
@@ -162,11 +164,19 @@ def _guarded_atoms(member: Member, analysis: Analysis, i: int) -> set[int]:
 
 
 def library_kernel(member: Member) -> str:
-    """Return what computes a contraction or window: ``product`` (a matrix product), ``tile`` (a convolution), or nothing: loops."""
+    """Return what computes a contraction or window.
+
+    ``product`` (a matrix product), ``tile`` (a convolution), ``pool`` (over planes), or nothing: loops.
+    """
     if any(dtype not in ("float32", "float64") for dtype in member.dtypes):
         return ""
     if member.spec.kind == "contract":
         return "product"
+    if member.spec.name in ("MaxPool", "SumPool") and member.dtypes == ("float32",) and len(member.shape) == 4:
+        dims = member.domain.reads[0].dims
+        planes = all(dim.loop is not None or n == 1 for dim, n in zip(dims[:2], member.shape, strict=False))
+        # a window that moves: its operand is then a tensor of its own
+        return "pool" if planes and any(dim.loop is None for dim in dims[2:]) else ""
     if member.spec.name != "Conv" or len(member.shape) not in (4, 5):
         return ""
     if pointwise_window(member):

@@ -53,10 +53,6 @@ def _member(program: Program, analysis: Analysis, i: int, member: Member) -> str
         return "a window's loop is cut by a reshape"
     if name in ("Concat", "Pad") and any(len(atoms) > 1 for atoms in loops):
         return "a part's loop is cut by a reshape"
-    if name in ("Mod", "FMod") and dtype.startswith(("float", "bfloat")):
-        return "no kernels for the remainder of floats"
-    if kind == "reduce" and dtype == "bool":
-        return "no reductions of bool"
     return ""
 
 

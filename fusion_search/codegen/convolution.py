@@ -48,9 +48,9 @@ def emit_convolution(e: Emitter, stage: Stage, i: int) -> None:
                 inside[atom] = w.name("i")
                 stack.enter_context(w.block(f"for {inside[atom]} in range({e.bound(atom)}):"))
             index[atom] = " + ".join(part[atom] for part in (e.index, inside) if atom in part)
-        oc0, oc1 = _range(e, filters, names[3])
-        h0, h1 = _range(e, row, names[4])
-        target = _target(e, i, result, inside)
+        oc0, oc1 = block_range(e, filters, names[3])
+        h0, h1 = block_range(e, row, names[4])
+        target = target_address(e, i, result, inside)
         channel_step = result.strides.get(filters, 0) if filters is not None else 0
         row_step = result.strides.get(row, 0) if row is not None else shape.out_width
         call = [at, _whole(e, i, 0, inside), _whole(e, i, 1, inside), target]
@@ -62,7 +62,8 @@ def emit_convolution(e: Emitter, stage: Stage, i: int) -> None:
             _emit_bias(e, i, inside, filters, positions)
 
 
-def _range(e: Emitter, atom: int | None, full: str) -> tuple[str, str]:
+def block_range(e: Emitter, atom: int | None, full: str) -> tuple[str, str]:
+    """First and past-the-last index of a block along one dimension; `full` is its extent."""
     if atom is None or atom not in e.group.outer:
         return "np.int64(0)", full
     if atom in e.tiles:
@@ -87,7 +88,8 @@ def _whole(e: Emitter, i: int, k: int, inside: dict[int, str]) -> str:
     return f"{place.address} + ({' + '.join(shift) or '0'}) * 4"
 
 
-def _target(e: Emitter, i: int, result: Place, inside: dict[int, str]) -> str:
+def target_address(e: Emitter, i: int, result: Place, inside: dict[int, str]) -> str:
+    """Address of the first element of a block of float32."""
     parts = [e.base(f"w{i}", result, Linear(result.strides))]
     parts += [f"{v} * {e.step(f'w{i}', a, result.strides[a])}" for a, v in inside.items() if result.strides.get(a)]
     offset = " + ".join(p for p in parts if p != "0") or "0"

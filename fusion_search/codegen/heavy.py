@@ -38,6 +38,10 @@ def emit_heavy(e: Emitter, stage: Stage) -> None:
         from fusion_search.codegen.convolution import emit_convolution
 
         emit_convolution(e, stage, i)
+    elif kernel == "pool":
+        from fusion_search.codegen.pooling import emit_pool
+
+        emit_pool(e, i)
     else:
         emit_generic(e, stage, i)
 

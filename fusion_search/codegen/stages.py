@@ -113,7 +113,7 @@ def _whole(group: GroupAccess) -> set[int]:
     found: set[int] = set()
     for i, member in enumerate(group.members):
         kernel = library_kernel(member)
-        if kernel == "tile":
+        if kernel in ("tile", "pool"):
             found |= set(group.original[i][member.domain.rank - 1])
         elif kernel == "product":
             product = contraction_loops(group, i)
@@ -179,6 +179,8 @@ def _heavy_tiles(group: GroupAccess, live_out: set[int], heavy: int) -> dict[int
     kernel = library_kernel(member)
     if kernel == "tile":
         return conv_tiles(group, heavy)
+    if kernel == "pool":
+        return _pool_tiles(group, heavy)
     if not kernel:
         return _flat_tiles(group, live_out, [a for a in loops.parallel if a in group.outer])
     product = contraction_loops(group, heavy)
@@ -189,6 +191,15 @@ def _heavy_tiles(group: GroupAccess, live_out: set[int], heavy: int) -> dict[int
         if outer:
             inside = prod(group.extents[a] for a in side if a != outer[0])
             tiles[outer[0]] = min(group.extents[outer[0]], max(1, limit // max(1, inside)))
+    return tiles
+
+
+def _pool_tiles(group: GroupAccess, heavy: int) -> dict[int, int]:
+    """Blocks of a pool: whole planes, as many as make an item worth finding."""
+    _, channel, *plane = (next((a for a in atoms if a in group.outer), None) for atoms in group.original[heavy][:4])
+    tiles = {a: max(group.extents[a], 1) for a in plane if a is not None}
+    if channel is not None:
+        tiles[channel] = min(max(group.extents[channel], 1), max(1, ITEM_ELEMENTS // max(1, prod(tiles.values()))))
     return tiles
 
 

@@ -107,9 +107,12 @@ class CompiledPlan:
             raise FeedError(f"feeds: {what}", hint=f"the inputs are {', '.join(known) or 'none'}")
         arrays = {}
         for name, given in feeds.items():
+            if name in known and known[name].dtype == RUNTIME:
+                arrays[name] = given
+                continue
             array = np.asarray(given)
             wanted = known[name].dtype if name in known else np.asarray(extra[name]).dtype
-            if wanted != RUNTIME and array.dtype != wanted:
+            if array.dtype != wanted:
                 raise FeedError(
                     f"input {name!r}: has dtype {array.dtype}, expected {wanted}", hint=f"convert it with .astype({wanted.name!r})"
                 )

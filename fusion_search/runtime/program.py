@@ -26,6 +26,7 @@ LIBRARY = {
     "@gemm_f32": lambda: gemm_address("float32"),
     "@gemm_f64": lambda: gemm_address("float64"),
     "@conv_tile_f32": lambda: conv_address("conv_tile"),
+    "@pool_tile_f32": lambda: conv_address("pool_tile"),
 }
 
 
@@ -158,7 +159,13 @@ class BoundPlan:
 
     def _begin(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         graph = self.graph
-        memory: dict[str, Any] = {value.name: np.ascontiguousarray(feeds[value.name]).reshape(value.shape) for value in graph.inputs}
+        memory: dict[str, Any] = {
+            # a sequence, an optional or a string tensor goes to its readers as it is
+            value.name: feeds[value.name]
+            if value.dtype == RUNTIME
+            else np.ascontiguousarray(feeds[value.name]).reshape(value.shape)
+            for value in graph.inputs
+        }
         for name in self.results:
             value = graph.values[name]
             if name not in memory and name not in graph.constants and value.dtype != RUNTIME:
@@ -169,7 +176,7 @@ class BoundPlan:
     def _bind(self, memory: Mapping[str, Any]) -> None:
         bases = np.zeros(max(len(self.moving), 1), np.int64)
         for name, k in self.moving.items():
-            if name in memory:
+            if isinstance(memory.get(name), np.ndarray):
                 bases[k] = memory[name].ctypes.data
         driver.bind(self._table[: self._slots.size], self._slots, self._offsets, bases)
         self.flag[0] = 0

@@ -33,7 +33,17 @@ from fusion_search.search.plan import Plan
 #: Tests that no implementation can be held to, or that need what is not installed here: pattern of the name and reason.
 EXCLUDED: dict[str, str] = {
     "test_bernoulli": "draws random numbers, which no seed makes the same in two implementations",
+    "test_if_opt": "an optional of a sequence as the result of If: the reference evaluator does not support it",
+    "test_loop16_seq_none": "an optional of a sequence as the state of Loop: the reference evaluator does not support it",
     "test_gradient_of_add": "Gradient differentiates a graph: the reference evaluator has no implementation of it",
+}
+
+
+#: Tests with another tolerance than the suite's, and why.
+TOLERANCES: dict[str, dict[str, float]] = {
+    # Softmax computes in float32 inside and rounds once, where the expected output rounds every step to float16: two units of the
+    # last place, 0.1 per cent, are more than the suite's tolerance
+    "test_attention_4d_causal_fp16_expanded": {"rtol": 2e-3},
 }
 
 

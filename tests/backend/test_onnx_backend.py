@@ -13,11 +13,11 @@ from onnx.backend.test import BackendTest
 from onnx.backend.test.loader import load_model_tests
 
 from fusion_search.runtime import steps
-from fusion_search.testing.backend import EXCLUDED, FusionSearchBackend, survey
+from fusion_search.testing.backend import EXCLUDED, TOLERANCES, FusionSearchBackend, survey
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    _suite = BackendTest(FusionSearchBackend, __name__)
+    _suite = BackendTest(FusionSearchBackend, __name__, test_kwargs=TOLERANCES)
 for _pattern in EXCLUDED:
     _suite.exclude(_pattern)
 _cases: dict[str, type[unittest.TestCase]] = {

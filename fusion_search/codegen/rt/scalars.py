@@ -29,7 +29,7 @@ def int_div(a, b):
 def uint_div(a, b):
     """Divide unsigned integers; 0 for a zero divisor."""
     if b == 0:
-        return a
+        return a - a
     return a // b
 
 
@@ -68,7 +68,7 @@ def int_minimum(a, b):
 @njit(**INLINE)
 def sign(x):
     """-1, 0 or 1; NaN stays NaN."""
-    return x if x != x else (x > 0) * (x - x + 1) - (x < 0) * (x - x + 1)
+    return x if x != x else (x > 0) * 1.0 - (x < 0) * 1.0
 
 
 @njit(**INLINE)
@@ -119,7 +119,7 @@ def shift_left(x, n, bits):
 def shift_right(x, n, bits):
     """Shift towards the low bits, keeping the sign: a shift by all of them, or by a negative number, leaves only that."""
     if n >= bits or n < 0:
-        return x >> (bits - 1)
+        return (x >> (bits - 1)) >> (bits // bits)
     return x >> n
 
 
@@ -159,19 +159,19 @@ def nearly_f32(x):
 @njit(**INLINE)
 def fmod32(a, b):
     """Remainder with the dividend's sign."""
-    return F(math.fmod(D(a), D(b)))
+    return F(np.fmod(D(a), D(b)))
 
 
 @njit(**INLINE)
 def fmod64(a, b):
     """Remainder with the dividend's sign."""
-    return math.fmod(a, b)
+    return np.fmod(a, b)
 
 
 @njit(**INLINE)
 def mod64(a, b):
     """Remainder with the divisor's sign, as NumPy's."""
-    r = math.fmod(a, b)
+    r = np.fmod(a, b)
     if b == 0.0:
         return r
     if r == 0.0:
@@ -182,7 +182,7 @@ def mod64(a, b):
 @njit(**INLINE)
 def mod32(a, b):
     """Remainder with the divisor's sign, as NumPy's."""
-    r = F(math.fmod(D(a), D(b)))
+    r = F(np.fmod(D(a), D(b)))
     if b == F(0):
         return r
     if r == F(0):

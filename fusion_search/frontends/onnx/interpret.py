@@ -178,7 +178,7 @@ class Interpreter:
                 return folded
         if whole and plain and self._depth < _DEEPEST:
             try:
-                return self._body(schema, node, inputs, where, imports)
+                return self._composite(schema, node, inputs, where, imports)
             except NotLowered:
                 del self.builder.nodes[start:]
         if self._depth:  # inside a function body: better the whole function opaque than a part of it
@@ -201,6 +201,23 @@ class Interpreter:
         for node in graph.node:
             self._node(node, inner, where, imports, top=False)
         return [self._resolve(value.name, inner) for value in graph.output]
+
+    def _composite(self, schema: Any, node: onnx.NodeProto, inputs: tuple[Item, ...], where: str, imports: Mapping[str, int]) -> list[Item]:
+        """Lower an operator by its definition; with 16-bit floats in float32 inside, rounded once at the results."""
+        wide = tuple(self.ctx.widen(item) if isinstance(item, str) and item and not self._depth else item for item in inputs)
+        if wide == inputs:
+            return self._body(schema, node, inputs, where, imports)
+        types = self._types(canonical(node, ()), [item for item in inputs if isinstance(item, str)], imports)
+        results = self._body(schema, node, wide, where, imports)
+        left = iter(types)
+        wanted = [next(left).dtype if name else None for name in node.output]
+        if RUNTIME in wanted:
+            raise NotLowered
+        ends = (
+            self.ctx.narrow(item, dtype) if isinstance(item, str) and item and dtype is not None else item
+            for item, dtype in zip(results, wanted, strict=False)
+        )
+        return list(ends)
 
     def _body(self, schema: Any, node: onnx.NodeProto, inputs: tuple[Item, ...], where: str, imports: Mapping[str, int]) -> list[Item]:
         """Lower the standard's own definition of an operator by simpler ones."""

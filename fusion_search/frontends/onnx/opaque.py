@@ -39,6 +39,10 @@ _TERM = r"[A-Za-z]*(\.\.\.)?[A-Za-z]*"
 _EQUATION = re.compile(rf"{_TERM}(,{_TERM})*(->{_TERM})?")
 
 
+#: Most iterations of one loop, in an evaluator that takes about a millisecond for each: an hour or so.
+MOST_TRIPS = 1 << 22
+
+
 class ReferenceCall:
     """Runs one node of the model.
 
@@ -94,6 +98,10 @@ class ReferenceCall:
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the node."""
         feeds = {**self.fixed, **{name: value for name, value in zip(self.names, inputs, strict=True) if name}}
+        if self.model.graph.node[0].op_type == "Loop" and self.names[0]:
+            trips = int(np.asarray(inputs[0]).reshape(-1)[0])
+            if trips > MOST_TRIPS:
+                raise UnsupportedError(f"asks for {trips} iterations", where=self.where, hint=f"a loop may take {MOST_TRIPS}")
         try:
             with np.errstate(all="ignore"):
                 results = self.evaluator.run(None, feeds)

@@ -35,7 +35,9 @@ def _left(x: Array, n: Array) -> Array:
 
 def _right(x: Array, n: Array) -> Array:
     most = 8 * x.dtype.itemsize - 1
-    return np.right_shift(x, np.where((n >= 0) & (n <= most), n, np.asarray(most, n.dtype)))
+    inside = (n >= 0) & (n <= most)
+    once = np.right_shift(x, np.where(inside, n, np.asarray(most, n.dtype)))
+    return np.where(inside, once, np.right_shift(once, np.ones((), n.dtype)))
 
 
 def _infer_bitcast(types: Sequence[Type], attrs: dict[str, Any]) -> Type:

@@ -7,7 +7,8 @@ import re
 
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule
 
-_LETTERS = re.compile(r"[A-Za-z]*")
+_TERM = r"[A-Za-z]*(\.\.\.)?[A-Za-z]*"
+_EQUATION = re.compile(rf"{_TERM}(,{_TERM})*(->{_TERM})?")
 
 
 class _Term:
@@ -20,6 +21,8 @@ class _Term:
 def _parse(ctx: Lowering, call: Call) -> tuple[list[_Term], str]:
     """Split the equation; what an ellipsis stands for gets letters of its own."""
     equation = call.attrs["equation"].replace(" ", "")
+    if not _EQUATION.fullmatch(equation):
+        raise ValueError(f"malformed equation {equation!r}")
     left, arrow, right = equation.partition("->")
     sides = left.split(",")
     names = call.tensors
@@ -32,11 +35,9 @@ def _parse(ctx: Lowering, call: Call) -> tuple[list[_Term], str]:
         if "..." in side:
             count = len(ctx.shape(name)) - len(side.replace("...", ""))
             side = side.replace("...", dots[len(dots) - count :])
-        if not _LETTERS.fullmatch("".join(c for c in side if c not in dots)) or len(side) != len(ctx.shape(name)):
+        if len(side) != len(ctx.shape(name)):
             raise ValueError(f"equation {equation!r} does not fit an operand of {len(ctx.shape(name))} dimensions")
-        if len(set(side)) != len(side):  # a diagonal
-            raise NotLowered
-        terms.append(_Term(name, side))
+        terms.append(_diagonal(ctx, _Term(name, side)))
     every = "".join(t.letters for t in terms)
     if arrow:
         result = right.replace("...", dots)
@@ -59,15 +60,32 @@ def einsum(ctx: Lowering, call: Call) -> list[Item]:
             if sizes.setdefault(c, n) not in (n, 1) and n != 1:
                 raise ValueError(f"dimension {c!r} has the extents {sizes[c]} and {n}")
             sizes[c] = max(sizes[c], n)
-    several = len(terms) > 1
     terms = [_Term(ctx.widen(t.name), t.letters) for t in terms]
     total = terms.pop(0)
     for k, other in enumerate(terms):
         later = set(result).union(*(t.letters for t in terms[k + 1 :]))
-        total = _pair(ctx, _summed(ctx, total, set(other.letters) | later, f"sum{k}"), _summed(ctx, other, set(total.letters) | later, f"sum{k}b"), later)
+        left = _summed(ctx, total, set(other.letters) | later, f"sum{k}_left")
+        total = _pair(ctx, left, _summed(ctx, other, set(total.letters) | later, f"sum{k}_right"), later)
     total = _summed(ctx, total, set(result), "sum")
-    out = _permuted(ctx, total, result, "" if not several and total.letters == terms else "order")
-    return [ctx.narrow(out, dtype)]
+    return [ctx.narrow(_permuted(ctx, total, result, "order"), dtype)]
+
+
+def _diagonal(ctx: Lowering, t: _Term) -> _Term:
+    """Of dimensions that share a letter, keep the elements at equal places: every n + 1st of the two merged into one."""
+    while len(set(t.letters)) != len(t.letters):
+        c = next(c for c in t.letters if t.letters.count(c) > 1)
+        first, second = t.letters.index(c), t.letters.index(c, t.letters.index(c) + 1)
+        shape, rank = ctx.shape(t.name), len(t.letters)
+        if shape[first] != shape[second] or 0 in shape:
+            raise NotLowered
+        order = [d for d in range(rank) if d not in (first, second)] + [first, second]
+        name = t.name if order == list(range(rank)) else ctx.op("Transpose", t.name, part="together", perm=tuple(order))
+        n, rest = shape[first], [shape[d] for d in order[:-2]]
+        flat = ctx.view(name, (*rest, n * n))
+        steps, sizes = (*(1,) * len(rest), n + 1 if n > 1 else 1), (*rest, n)
+        name = ctx.op("Slice", flat, part="diagonal", starts=(0,) * (len(rest) + 1), steps=steps, sizes=sizes)
+        t = _Term(name, "".join(t.letters[d] for d in order[:-1]))
+    return t
 
 
 def _summed(ctx: Lowering, t: _Term, kept: set[str], part: str) -> _Term:

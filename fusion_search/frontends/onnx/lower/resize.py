@@ -75,8 +75,8 @@ def _coordinates(out: Array, scale: Any, n: int, size: int, wanted: Any, mode: s
         at = out / scale
     elif mode == "half_pixel" or (mode == "pytorch_half_pixel" and size > 1):
         at = centred
-    elif mode == "align_corners" and size > 1:
-        at = out * (n - 1) / (size - 1)
+    elif mode == "align_corners" and size > 1 and wanted != 1:
+        at = out * ((n - 1) / (wanted - 1))
     elif mode in ("align_corners", "pytorch_half_pixel"):
         at = np.zeros_like(out)
     elif mode == "tf_half_pixel_for_nn":
