@@ -8,7 +8,6 @@ from fusion_search.codegen.access import Linear, row_major
 from fusion_search.codegen.emit import Emitter, Place
 from fusion_search.codegen.extents import actual
 from fusion_search.codegen.rt.conv import WindowShape, conv_scratch_bytes
-from fusion_search.codegen.stages import Stage
 from fusion_search.fusion.program import Member
 
 
@@ -27,7 +26,7 @@ def window_shape(member: Member) -> WindowShape:
     )
 
 
-def emit_convolution(e: Emitter, stage: Stage, i: int) -> None:
+def emit_convolution(e: Emitter, i: int) -> None:
     """Write a convolution's stage."""
     w, member, result = e.w, e.group.members[i], e.places[i]
     shape = window_shape(member)

@@ -1,4 +1,4 @@
-"""The text of one kernel from the stages of its group."""
+"""What the text of every kernel has: places of values, items and blocks, addresses, and where operands come from."""
 
 from __future__ import annotations
 
@@ -6,39 +6,12 @@ from dataclasses import dataclass, field
 from math import prod
 
 from fusion_search.codegen.access import GroupAccess, Linear, group_access, row_major
-from fusion_search.codegen.extents import actual
-from fusion_search.codegen.stages import Stage, by_lanes, choose_blocks, is_reduce, place
-from fusion_search.codegen.writer import COMPUTE, Slot, Writer, code_of, converted, load, rounded, store
+from fusion_search.codegen.stages import absorbed, choose_blocks, is_reduce, place
+from fusion_search.codegen.writer import Writer, code_of, load
 from fusion_search.fusion.analysis import Analysis
 from fusion_search.fusion.program import Operand, Program
-from fusion_search.ir.spec import OpSpec
 
 NEUTRAL = {"sum": "-0.0", "mean": "-0.0", "max": "-np.inf", "min": "np.inf", "prod": "1.0"}
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One kernel and what a step of a plan needs to run it.
-
-    Attributes
-    ----------
-    source : str
-        The text, whose function is called ``kernel``.
-    slots : tuple of Slot
-        The argument table.
-    items : int
-        Work items; any range of them may run on any thread.
-    scratch_bytes : int
-        What one thread needs.
-    work_ns : float
-        A rough serial time, from which the runtime chooses the items a task.
-    """
-
-    source: str
-    slots: tuple[Slot, ...]
-    items: int
-    scratch_bytes: int
-    work_ns: float
 
 
 @dataclass(slots=True)
@@ -52,13 +25,8 @@ class Place:
     key: str = ""
 
 
-def build(program: Program, analysis: Analysis) -> Kernel:
-    """Generate the kernel of a legal group that the generator can emit."""
-    return Emitter(program, analysis).build()
-
-
 class Emitter:
-    """Writes one kernel; see the stages for the order of things."""
+    """One kernel in the making; the modules for the kinds of stage write with it."""
 
     def __init__(self, program: Program, analysis: Analysis) -> None:
         self.program, self.graph = program, program.graph
@@ -71,9 +39,7 @@ class Emitter:
         self.tiles, self.whole = blocks.tiles, blocks.whole
         self.w = Writer()
         self.scratch = 0
-        from fusion_search.codegen.heavy import absorbed  # the two modules describe one kernel from two sides
-
-        self.skip = absorbed(self)
+        self.skip = absorbed(self.group, self.live_out)
         self.stages = place(self.group, set(self.tiles), self.skip)
         self.stage_of = {i: k for k, stage in enumerate(self.stages) for i in stage.members}
         self.places: dict[int, Place] = {}
@@ -83,18 +49,13 @@ class Emitter:
         self.original = self.group.original
         self.flag = ""
 
-    # ------------------------------------------------------------------ the whole kernel
+    # ------------------------------------------------------------------ before the stages
 
-    def build(self) -> Kernel:
-        w, group = self.w, self.group
+    def open(self) -> int:
+        """Decide where values live, load parameters, open the loop over items; return the number of items."""
         self._assign_places()
         self._load_parameters()
-        items = self._open_items()
-        for stage in self.stages:
-            self._stage(stage)
-        w.depth -= 1
-        work = sum(actual(prod(m.domain.extents)) * _nanoseconds(m.spec) for m in group.members)
-        return Kernel(w.source("kernel"), tuple(w.finished()), actual(items), actual(self.scratch), work)
+        return self._open_items()
 
     def _assign_places(self) -> None:
         group = self.group
@@ -204,19 +165,6 @@ class Emitter:
         """Name of a stride, or the text 1 or 0, which are part of a kernel's structure."""
         return str(stride) if stride in (0, 1) else self.w.number(("stride", key, atom), stride)
 
-    # ------------------------------------------------------------------ stages
-
-    def _stage(self, stage: Stage) -> None:
-        from fusion_search.codegen.heavy import emit_heavy
-        from fusion_search.codegen.nest import emit_nest, emit_parts
-
-        if stage.kind == "heavy":
-            emit_heavy(self, stage)
-        elif stage.kind == "parts":
-            emit_parts(self, stage)
-        else:
-            emit_nest(self, stage)
-
     # ------------------------------------------------------------------ reads
 
     def source_of(self, i: int, k: int) -> tuple[str, Place | str, Linear | None, str]:
@@ -313,28 +261,3 @@ def dimension_of(operand: Operand) -> dict[int, int]:
     left = [d for d, n in enumerate(operand.base_shape) if n != 1]
     right = [d for d, n in enumerate(operand.shape) if n != 1]
     return dict(zip(right, left, strict=True))
-
-
-def _nanoseconds(spec: OpSpec) -> float:
-    return {"none": 0.15, "simple": 0.15, "special": 0.6, "contract": 0.02}[spec.flop_class] * max(spec.flops, 1)
-
-
-def compute_code(code: str) -> str:
-    """The dtype code in which a stored type computes."""
-    return COMPUTE[code]
-
-
-__all__ = [
-    "NEUTRAL",
-    "Emitter",
-    "Kernel",
-    "Place",
-    "build",
-    "by_lanes",
-    "compute_code",
-    "converted",
-    "dimension_of",
-    "load",
-    "rounded",
-    "store",
-]

@@ -147,7 +147,7 @@ class _Loops:
         guards = []
         for d, dim in enumerate(access.dims):
             windowed = len(dim.terms) > 1 or dim.offset or (access.guarded and any(c != 1 for _, c in dim.terms))
-            if member.spec.kind == "window" and (windowed or access.guarded and d in _guarded(e, i)):
+            if member.spec.kind == "window" and (windowed or (access.guarded and d in _guarded(e, i))):
                 guards.append(d)
         for atom in self.reduced:
             self.variables[atom] = w.name("k")

@@ -257,6 +257,18 @@ def contraction_loops(group: GroupAccess, heavy: int) -> Product:
     return Product(0, 1, only_first, only_second, batch, depth)
 
 
+def absorbed(group: GroupAccess, live_out: set[int]) -> set[int]:
+    """Return the members that a matrix product reads through: transposes of live-ins that nothing else needs."""
+    found = set()
+    for i, member in enumerate(group.members):
+        if member.spec.name != "Transpose" or i in live_out or (i, 0) in group.producers:
+            continue
+        readers = [where for where, producer in group.producers.items() if producer == i]
+        if readers and all(library_kernel(group.members[r]) == "product" and group.identity[(r, k)] for r, k in readers):
+            found.add(i)
+    return found
+
+
 def place(group: GroupAccess, tiled: set[int], skip: set[int]) -> list[Stage]:
     """Assign members to stages, in order.
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from fusion_search.errors import FeedError
-from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
 from fusion_search.passes import run_passes
 from fusion_search.runtime.program import Array, BoundPlan

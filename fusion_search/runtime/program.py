@@ -161,9 +161,7 @@ class BoundPlan:
         graph = self.graph
         memory: dict[str, Any] = {
             # a sequence, an optional or a string tensor goes to its readers as it is
-            value.name: feeds[value.name]
-            if value.dtype == RUNTIME
-            else np.ascontiguousarray(feeds[value.name]).reshape(value.shape)
+            value.name: feeds[value.name] if value.dtype == RUNTIME else np.ascontiguousarray(feeds[value.name]).reshape(value.shape)
             for value in graph.inputs
         }
         for name in self.results:

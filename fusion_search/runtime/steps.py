@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fusion_search.codegen.capability import can_emit
-from fusion_search.codegen.emit import Kernel, build
+from fusion_search.codegen.kernel import Kernel, build
 from fusion_search.codegen.extents import paired
 from fusion_search.fusion.analysis import analyse
 from fusion_search.fusion.program import Program, bits

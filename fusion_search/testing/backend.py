@@ -47,7 +47,7 @@ TOLERANCES: dict[str, dict[str, float]] = {
 }
 
 
-class PlannedModel(BackendRep):  # type: ignore[misc]
+class PlannedModel(BackendRep):
     """A model that is planned and compiled for the extents, and the elements of axes and the like, that it is fed.
 
     Parameters
@@ -85,7 +85,7 @@ class PlannedModel(BackendRep):  # type: ignore[misc]
         return dict(zip(self._names if len(values) <= len(self._names) else self._all, values, strict=False))
 
 
-class FusionSearchBackend(Backend):  # type: ignore[misc]
+class FusionSearchBackend(Backend):
     """Loads, plans (method ``exact``, profile ``local``), compiles and runs models for ``onnx.backend.test``."""
 
     @classmethod

@@ -20,9 +20,7 @@ with warnings.catch_warnings():
     _suite = BackendTest(FusionSearchBackend, __name__, test_kwargs=TOLERANCES)
 for _pattern in EXCLUDED:
     _suite.exclude(_pattern)
-_cases: dict[str, type[unittest.TestCase]] = {
-    name: pytest.mark.filterwarnings("ignore")(case) for name, case in _suite.test_cases.items()
-}
+_cases: dict[str, type[unittest.TestCase]] = {name: pytest.mark.filterwarnings("ignore")(case) for name, case in _suite.test_cases.items()}
 for _case in _cases.values():
     for _name in [name for name in dir(_case) if name.endswith("_cuda")]:
         delattr(_case, _name)

@@ -46,7 +46,9 @@ def compare(nodes: list[onnx.NodeProto], feeds: dict[str, Array], wanted: dict[s
     """Run the nodes as one plan, each output against the reference evaluator; return what differs."""
     inputs = [helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for k, v in feeds.items()]
     outputs = [helper.make_empty_tensor_value_info(node.output[0]) for node in nodes]
-    proto = helper.make_model(helper.make_graph(nodes, "edges", inputs, outputs), opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    proto = helper.make_model(
+        helper.make_graph(nodes, "edges", inputs, outputs), opset_imports=[helper.make_opsetid("", 22)], ir_version=10
+    )
     graph = run_passes(load_onnx(proto))
     run = CompiledPlan(api.search(graph, api.load_profile("local"), method="fuse-all"))
     found = [f"{step.node.origin_op} is called" for step in run.planned.steps if isinstance(step, CallStep)]
@@ -198,7 +200,9 @@ def test_running_totals(name: str, op: str) -> None:
             np.testing.assert_array_equal(run({"x": x})["y"], np.flip(total, axis) if reverse else total)
 
 
-@pytest.mark.parametrize("equation", ["ij,jk->ik", "bij,bjk->bik", "ii->i", "iji->j", "ij->ji", "ij->", "i,i", "i,j->ij", "...ij,...jk->...ik", "ij,ik,il->jkl"])
+@pytest.mark.parametrize(
+    "equation", ["ij,jk->ik", "bij,bjk->bik", "ii->i", "iji->j", "ij->ji", "ij->", "i,i", "i,j->ij", "...ij,...jk->...ik", "ij,ik,il->jkl"]
+)
 def test_einsum(equation: str) -> None:
     sizes = dict(zip("bijkl", (2, 3, 4, 5, 2), strict=True))
     rng = np.random.default_rng(1)

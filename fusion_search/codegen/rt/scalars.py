@@ -44,6 +44,8 @@ def int_mod(a, b):
 @njit(**INLINE)
 def int_fmod(a, b):
     """Remainder with the dividend's sign; 0 for a zero divisor."""
+    if b == 0:
+        return a - a
     return a - int_div(a, b) * b
 
 

@@ -48,7 +48,8 @@ def _infer_bitcast(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
 
 
 def _bitcast(arrays: Sequence[Array], attrs: dict[str, Any]) -> Array:
-    return np.ascontiguousarray(arrays[0]).view(np.dtype(attrs["to"])).reshape(arrays[0].shape)
+    bits: Array = np.ascontiguousarray(arrays[0]).view(np.dtype(attrs["to"])).reshape(arrays[0].shape)
+    return bits
 
 
 def _bitcast_body(dt: str, a: Sequence[str], attrs: dict[str, Any]) -> str:

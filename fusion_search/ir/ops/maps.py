@@ -112,12 +112,12 @@ def _div_body(dt: str, a: Sequence[str], attrs: dict[str, Any]) -> str:
 
 def larger(dt: str, a: str, b: str) -> str:
     """Return the text of a maximum of any dtype; NaN stays NaN."""
-    return f"{a} | {b}" if dt == "b1" else f"{ {'f4': 'np_maximum', 'f8': 'np_maximum64'}.get(dt, 'int_maximum')}({a}, {b})"
+    return f"{a} | {b}" if dt == "b1" else f"{ {'f4': 'np_maximum', 'f8': 'np_maximum64'}.get(dt, 'int_maximum') }({a}, {b})"
 
 
 def smaller(dt: str, a: str, b: str) -> str:
     """Return the text of a minimum of any dtype; NaN stays NaN."""
-    return f"{a} & {b}" if dt == "b1" else f"{ {'f4': 'np_minimum', 'f8': 'np_minimum64'}.get(dt, 'int_minimum')}({a}, {b})"
+    return f"{a} & {b}" if dt == "b1" else f"{ {'f4': 'np_minimum', 'f8': 'np_minimum64'}.get(dt, 'int_minimum') }({a}, {b})"
 
 
 def _sign_body(dt: str, a: Sequence[str], attrs: dict[str, Any]) -> str:

@@ -94,8 +94,8 @@ def power(ctx: Lowering, call: Call) -> list[Item]:
         if value == -1.0 and ctx.is_float(x):
             return [ctx.op("Reciprocal", x)]
     if ctx.dtype(x).kind in "iu" and ctx.is_float(y):  # as NumPy: in a float type that holds both, truncated at the end
-        wide = np.result_type(ctx.dtype(x), np.float32 if ctx.dtype(y).itemsize == 2 else ctx.dtype(y))
-        return [ctx.cast(ctx.op("Pow", ctx.cast(x, wide), ctx.cast(y, wide), part="pow"), ctx.dtype(x), part="truncate")]
+        common = np.dtype(np.result_type(ctx.dtype(x), np.float32 if ctx.dtype(y).itemsize == 2 else ctx.dtype(y)))
+        return [ctx.cast(ctx.op("Pow", ctx.cast(x, common), ctx.cast(y, common), part="pow"), ctx.dtype(x), part="truncate")]
     return [ctx.op("Pow", x, ctx.cast(y, ctx.dtype(x)))]
 
 
@@ -269,8 +269,31 @@ RULES: dict[str, Rule] = {
         ("Abs", "Neg", "Sign", "Relu", "Add", "Sub", "Mul", "Div", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"), same
     ),
     **dict.fromkeys(
-        ("Sqrt", "Reciprocal", "Floor", "Ceil", "Round", "Exp", "Log", "Tanh", "Sigmoid", "Erf", "Sin", "Cos", "IsNaN", "Tan", "Asin", "Acos", "Atan",
-         "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"), floating
+        (
+            "Sqrt",
+            "Reciprocal",
+            "Floor",
+            "Ceil",
+            "Round",
+            "Exp",
+            "Log",
+            "Tanh",
+            "Sigmoid",
+            "Erf",
+            "Sin",
+            "Cos",
+            "IsNaN",
+            "Tan",
+            "Asin",
+            "Acos",
+            "Atan",
+            "Sinh",
+            "Cosh",
+            "Asinh",
+            "Acosh",
+            "Atanh",
+        ),
+        floating,
     ),
     **dict.fromkeys(("And", "Or", "Xor", "Not"), boolean),
     **dict.fromkeys(("Sum", "Mean", "Max", "Min"), variadic),

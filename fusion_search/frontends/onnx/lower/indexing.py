@@ -112,8 +112,14 @@ def gather_elements(ctx: Lowering, call: Call) -> list[Item]:
 def gather_nd(ctx: Lowering, call: Call) -> list[Item]:
     """Whole coordinates as indices."""
     x, index = call.tensor(0), call.tensor(1)
-    if call.attrs.get("batch_dims", 0):
-        raise NotLowered
+    lead = call.attrs.get("batch_dims", 0)
+    if lead:  # the batch's own places become the first coordinates
+        shape = ctx.shape(index)
+        if not 0 < lead < min(len(shape), len(ctx.shape(x))) or shape[:lead] != ctx.shape(x)[:lead]:
+            raise ValueError(f"batch_dims {lead} does not fit data {list(ctx.shape(x))} and indices {list(shape)}")
+        grid = np.stack(np.meshgrid(*(np.arange(n) for n in shape[:lead]), indexing="ij"), -1).astype(ctx.dtype(index))
+        grid = np.broadcast_to(grid.reshape((*shape[:lead], *(1,) * (len(shape) - 1 - lead), lead)), (*shape[:-1], lead))
+        index = ctx.op("Concat", ctx.constant(np.ascontiguousarray(grid)), index, part="coordinates", axis=len(shape) - 1)
     if not ctx.shape(index) or ctx.shape(index)[-1] > len(ctx.shape(x)):
         raise ValueError(f"indices {list(ctx.shape(index))} do not fit data {list(ctx.shape(x))}")
     known = ctx.const(index)

@@ -35,7 +35,9 @@ def softmax(ctx: Lowering, call: Call) -> list[Item]:
 
 def batch_normalization(ctx: Lowering, call: Call) -> list[Item]:
     """Inference: one multiplication and one addition for each channel when the statistics are known."""
-    if call.attrs.get("training_mode", 0) or any(call.wanted[1:]) or not call.attrs.get("spatial", 1):
+    if call.attrs.get("training_mode", 0):
+        return _batch_statistics(ctx, call)
+    if any(call.wanted[1:]) or not call.attrs.get("spatial", 1):
         raise NotLowered
     x, *names = (call.tensor(k) for k in range(5))
     dtype, shape = ctx.dtype(x), ctx.shape(x)
@@ -56,6 +58,27 @@ def batch_normalization(ctx: Lowering, call: Call) -> list[Item]:
     return [ctx.narrow(ctx.op("Add", scaled, bias, part="shift"), dtype)]
 
 
+def _batch_statistics(ctx: Lowering, call: Call) -> list[Item]:
+    """Training: statistics of the batch itself, and the running ones moved towards them."""
+    x, *names = (call.tensor(k) for k in range(5))
+    dtype, shape = ctx.dtype(x), ctx.shape(x)
+    if len(shape) < 2 or 0 in shape:
+        raise NotLowered
+    spread, axes = (shape[1], *(1,) * (len(shape) - 2)), (0, *range(2, len(shape)))
+    x = ctx.widen(x)
+    wide = ctx.dtype(x)
+    out, mean, _, var = _normalise_with_variance(ctx, x, axes, call.attrs.get("epsilon", 1e-5))
+    scale, bias = (ctx.view(ctx.cast(name, wide), spread) for name in names[:2])
+    out = ctx.op("Add", ctx.op("Mul", out, scale, part="scale"), bias, part="shift")
+    results: list[Item] = [ctx.narrow(out, dtype)]
+    momentum = call.attrs.get("momentum", 0.9)
+    for name, new, part in ((names[2], mean, "mean"), (names[3], var, "var")):
+        kept = ctx.op("Mul", ctx.cast(name, wide), ctx.scalar(momentum, wide), part=f"{part}_old")
+        moved = ctx.op("Mul", ctx.view(new, shape[1:2]), ctx.scalar(1 - momentum, wide), part=f"{part}_new")
+        results.append(ctx.narrow(ctx.op("Add", kept, moved, part=f"running_{part}"), ctx.dtype(name)))
+    return results
+
+
 def _affine(arrays: list[Array], epsilon: float, dtype: np.dtype[np.float32]) -> tuple[Array, Array] | None:
     """Return factor and offset of a known normalisation; None when they are not finite and would hide what the steps give."""
     scale, bias, mean, var = (array.astype(np.float64) for array in arrays)
@@ -67,11 +90,16 @@ def _affine(arrays: list[Array], epsilon: float, dtype: np.dtype[np.float32]) ->
 
 def _normalise(ctx: Lowering, x: str, axes: tuple[int, ...], epsilon: float) -> tuple[str, str, str]:
     """Return (x - mean) / sqrt(variance + epsilon), the mean and the root. Two passes: no cancellation."""
+    out, mean, root, _ = _normalise_with_variance(ctx, x, axes, epsilon)
+    return out, mean, root
+
+
+def _normalise_with_variance(ctx: Lowering, x: str, axes: tuple[int, ...], epsilon: float) -> tuple[str, str, str, str]:
     mean = ctx.op("ReduceMean", x, part="mean", axes=axes)
     centred = ctx.op("Sub", x, mean, part="sub")
     var = ctx.op("ReduceMean", ctx.op("Mul", centred, centred, part="square"), part="variance", axes=axes)
     root = ctx.op("Sqrt", ctx.op("Add", var, ctx.scalar(epsilon, ctx.dtype(x)), part="epsilon"), part="sqrt")
-    return ctx.op("Div", centred, root, part="div"), mean, root
+    return ctx.op("Div", centred, root, part="div"), mean, root, var
 
 
 def layer_normalization(ctx: Lowering, call: Call) -> list[Item]:

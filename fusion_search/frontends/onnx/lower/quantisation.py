@@ -120,7 +120,9 @@ def _requantised(ctx: Lowering, product: str, scales: tuple[str, str, str], zero
     """Multiply int32 sums by a_scale b_scale / y_scale and quantise them again."""
     a, b, y = (ctx.cast(name, _F32, part="scale") for name in scales)
     b = ctx.view(b, shape) if math.prod(ctx.shape(b)) != 1 else ctx.view(b, ())
-    factor = ctx.op("Div", ctx.op("Mul", ctx.view(a, ()) if math.prod(ctx.shape(a)) == 1 else a, b, part="factor"), ctx.view(y, ()), part="ratio")
+    factor = ctx.op(
+        "Div", ctx.op("Mul", ctx.view(a, ()) if math.prod(ctx.shape(a)) == 1 else a, b, part="factor"), ctx.view(y, ()), part="ratio"
+    )
     scaled = ctx.op("Mul", ctx.cast(product, _F32, part="float"), factor, part="rescale")
     return _saturated(ctx, scaled, ctx.dtype(zero), ctx.view(zero, ()), _F32)
 

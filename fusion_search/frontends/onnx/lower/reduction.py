@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule, axes_of
+from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, Rule, axes_of
 
 _AXES_AS_INPUT = {"ReduceSum": 13}  # the others follow in 18
 

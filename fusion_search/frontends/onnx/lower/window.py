@@ -9,6 +9,7 @@ import numpy as np
 
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule
 from fusion_search.frontends.onnx.lower.contraction import auto_pads, window_attrs
+from fusion_search.frontends.onnx.lower.scan import power_sum
 from fusion_search.ir.ops.windows import window_extent
 
 
@@ -85,6 +86,14 @@ def global_pool(ctx: Lowering, call: Call) -> list[Item]:
     return [ctx.op(core, x, axes=axes)]
 
 
+def lp_pool(ctx: Lowering, call: Call) -> list[Item]:
+    """The norm of each window; padding adds nothing to it."""
+    x = call.tensor(0)
+    dtype, geometry = ctx.dtype(x), _geometry(ctx, call)
+    out = power_sum(ctx, ctx.widen(x), call.attrs.get("p", 2), lambda v: ctx.op("SumPool", v, part="sum", **geometry))
+    return [ctx.narrow(out, dtype)]
+
+
 def lrn(ctx: Lowering, call: Call) -> list[Item]:
     """x / (bias + alpha / size * sum of squares over neighbouring channels) ** beta."""
     x, size = call.tensor(0), call.attrs["size"]
@@ -124,5 +133,6 @@ RULES: dict[str, Rule] = {
     "MaxPool": max_pool,
     "AveragePool": average_pool,
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), global_pool),
+    "LpPool": lp_pool,
     "LRN": lrn,
 }

@@ -1,52 +1,13 @@
-"""Contractions and windows of one block: calls of library kernels on panels, or loops where there is none."""
+"""Matrix products of one block: calls of the library's product on panels, the bias first."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 
-from fusion_search.codegen.access import Linear, library_kernel
+from fusion_search.codegen.access import Linear
 from fusion_search.codegen.emit import Emitter, Place
-from fusion_search.codegen.generic import emit_generic
 from fusion_search.codegen.rt.gemm import gemm_scratch_bytes
-from fusion_search.codegen.stages import Stage, contraction_loops
-
-
-def absorbed(e: Emitter) -> set[int]:
-    """Members that a contraction reads through: transposes of live-ins that nothing else needs."""
-    group = e.group
-    found = set()
-    for i, member in enumerate(group.members):
-        if member.spec.name != "Transpose" or i in e.live_out or (i, 0) in group.producers:
-            continue
-        readers = [where for where, producer in group.producers.items() if producer == i]
-        if readers and all(_is_product(e, r) and group.identity[(r, k)] for r, k in readers):
-            found.add(i)
-    return found
-
-
-def _is_product(e: Emitter, i: int) -> bool:
-    return library_kernel(e.group.members[i]) == "product"
-
-
-def emit_heavy(e: Emitter, stage: Stage) -> None:
-    """Write the stage of a contraction or window."""
-    (i,) = stage.members
-    kernel = library_kernel(e.group.members[i])
-    if kernel == "product":
-        _emit_product(e, i)
-    elif kernel == "tile":
-        from fusion_search.codegen.convolution import emit_convolution
-
-        emit_convolution(e, stage, i)
-    elif kernel == "pool":
-        from fusion_search.codegen.pooling import emit_pool
-
-        emit_pool(e, i)
-    else:
-        emit_generic(e, stage, i)
-
-
-# ---------------------------------------------------------------- matrix products
+from fusion_search.codegen.stages import contraction_loops
 
 
 def operand_address(e: Emitter, i: int, k: int) -> tuple[Place, Linear, str]:
@@ -57,7 +18,8 @@ def operand_address(e: Emitter, i: int, k: int) -> tuple[Place, Linear, str]:
     return e.memory_of(i, k)
 
 
-def _emit_product(e: Emitter, i: int) -> None:
+def emit_product(e: Emitter, i: int) -> None:
+    """Write the stage of a contraction, or of a convolution whose kernel is one point."""
     w, product = e.w, contraction_loops(e.group, i)
     result = e.places[i]
     left, right = operand_address(e, i, product.left), operand_address(e, i, product.right)

@@ -1,0 +1,81 @@
+"""One kernel from one group: its stages in order, each written by the module for its kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from fusion_search.codegen.access import library_kernel
+from fusion_search.codegen.convolution import emit_convolution
+from fusion_search.codegen.emit import Emitter
+from fusion_search.codegen.extents import actual
+from fusion_search.codegen.generic import emit_generic
+from fusion_search.codegen.nest import emit_loops
+from fusion_search.codegen.parts import emit_parts
+from fusion_search.codegen.pooling import emit_pool
+from fusion_search.codegen.product import emit_product
+from fusion_search.codegen.reductions import emit_reductions
+from fusion_search.codegen.stages import Stage, is_reduce
+from fusion_search.codegen.writer import Slot
+from fusion_search.fusion.analysis import Analysis
+from fusion_search.fusion.program import Program
+from fusion_search.ir.spec import OpSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel and what a step of a plan needs to run it.
+
+    Attributes
+    ----------
+    source : str
+        The text, whose function is called ``kernel``.
+    slots : tuple of Slot
+        The argument table.
+    items : int
+        Work items; any range of them may run on any thread.
+    scratch_bytes : int
+        What one thread needs.
+    work_ns : float
+        A rough serial time, from which the runtime chooses the items a task.
+    """
+
+    source: str
+    slots: tuple[Slot, ...]
+    items: int
+    scratch_bytes: int
+    work_ns: float
+
+
+def build(program: Program, analysis: Analysis) -> Kernel:
+    """Generate the kernel of a legal group that the generator can emit."""
+    e = Emitter(program, analysis)
+    items = e.open()
+    for stage in e.stages:
+        _emit(e, stage)
+    work = sum(actual(prod(m.domain.extents)) * _nanoseconds(m.spec) for m in e.group.members)
+    return Kernel(e.w.source("kernel"), tuple(e.w.finished()), actual(items), actual(e.scratch), work)
+
+
+def _emit(e: Emitter, stage: Stage) -> None:
+    if stage.kind == "parts":
+        emit_parts(e, stage)
+    elif stage.kind == "loop" and any(is_reduce(e.group.members[i]) for i in stage.members):
+        emit_reductions(e, stage)
+    elif stage.kind == "loop":
+        emit_loops(e, stage)
+    else:
+        (i,) = stage.members
+        kernel = library_kernel(e.group.members[i])
+        if kernel == "product":
+            emit_product(e, i)
+        elif kernel == "tile":
+            emit_convolution(e, i)
+        elif kernel == "pool":
+            emit_pool(e, i)
+        else:
+            emit_generic(e, stage, i)
+
+
+def _nanoseconds(spec: OpSpec) -> float:
+    return {"none": 0.15, "simple": 0.15, "special": 0.6, "contract": 0.02}[spec.flop_class] * max(spec.flops, 1)

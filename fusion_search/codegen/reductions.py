@@ -1,0 +1,219 @@
+"""Reductions, with the maps of their nest: in lanes along the last dimension, or one accumulator an output."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from fusion_search.codegen.access import Linear
+from fusion_search.codegen.emit import NEUTRAL, Emitter, Place
+from fusion_search.codegen.nest import Nest, Ready, argument, define, open_loops, prepare
+from fusion_search.codegen.stages import Stage, by_lanes, is_reduce
+from fusion_search.codegen.writer import COMPUTE, converted, rounded, store
+
+LANE_WORDS = {
+    "sum": ("lanes_add", "fold_sum"),
+    "mean": ("lanes_add", "fold_sum"),
+    "max": ("lanes_max", "fold_max"),
+    "min": ("lanes_min", "fold_min"),
+}
+
+
+def emit_reductions(e: Emitter, stage: Stage) -> None:
+    """Write a stage that holds reductions."""
+    reducers = [i for i in stage.members if is_reduce(e.group.members[i])]
+    if by_lanes(e.group.members[reducers[0]]) and all(_floating(e, i) for i in reducers):
+        _emit_lanes(e, stage, reducers)
+    else:
+        _emit_accumulate(e, stage, reducers)
+
+
+def _floating(e: Emitter, i: int) -> bool:
+    return COMPUTE[e.places[i].code] in ("f4", "f8")
+
+
+def _emit_lanes(e: Emitter, stage: Stage, reducers: list[int]) -> None:
+    """Reductions along the last dimension: 64 running lanes, strip by strip, folded in a fixed order."""
+    w = e.w
+    reduced = e.group.loops[reducers[0]].reduced
+    parallel = [a for a in stage.order if a not in reduced]
+    inner = reduced[-1]
+    lanes = {}
+    for i in reducers:
+        code = COMPUTE[e.places[i].code]
+        lanes[i] = w.name("a")
+        w.put(f"{lanes[i]} = lanes_{code}()")
+    with ExitStack() as stack:
+        variables = open_loops(e, stack, parallel)
+        for i in reducers:
+            code = COMPUTE[e.places[i].code]
+            w.put(f"lanes_fill({lanes[i]}, T_{code}({NEUTRAL[e.group.members[i].spec.combiner]}))")
+        with ExitStack() as walk:
+            variables |= open_loops(e, walk, reduced[:-1])
+            strip, size = w.name("t"), w.name("m")
+            walk.enter_context(w.block(f"for {strip} in range(0, {e.bound(inner)}, STRIP):"))
+            w.put(f"{size} = min(STRIP, {e.bound(inner)} - {strip})")
+            nest = Nest(e, stage, inner, variables, strip=strip)
+            ready = prepare(nest, stage.members)
+            tiles = _lane_operands(nest, ready, reducers)
+            maps = [i for i in stage.members if i not in reducers]
+            if maps or any(tile is None for tile in tiles.values()):
+                buffers = {i: _strip(nest, i) for i, tile in tiles.items() if tile is None}
+                with w.block(f"for j in range({size}):"):
+                    define(nest, stage.members, ready)
+                    for i, buffer in buffers.items():
+                        text, code = argument(nest, ready, i, 0)
+                        w.put(f"{buffer}[j] = {text}")
+                tiles |= buffers
+            for i in reducers:
+                word = LANE_WORDS[e.group.members[i].spec.combiner][0]
+                kind = "f64" if COMPUTE[e.places[i].code] == "f8" else "f32"
+                w.put(f"{word}_{kind}({lanes[i]}, {tiles[i]}, {size})")
+        for i in reducers:
+            word = LANE_WORDS[e.group.members[i].spec.combiner][1]
+            kind = "f64" if COMPUTE[e.places[i].code] == "f8" else "f32"
+            _finish(e, stage, i, f"{word}_{kind}({lanes[i]})", variables)
+
+
+def _strip(nest: Nest, i: int) -> str:
+    name = nest.e.w.name("u")
+    nest.e.w.put(f"{name} = strip_{COMPUTE[nest.e.places[i].code]}()")
+    return name
+
+
+def _lane_operands(nest: Nest, ready: Ready, reducers: list[int]) -> dict[int, str | None]:
+    """For each reduction, the pointer to its operand when that lies contiguous in memory; None when it is computed."""
+    found: dict[int, str | None] = {}
+    for i in reducers:
+        found[i] = None
+        if (i, 0) in ready.reads:
+            pointer, place, linear, _ = ready.reads[(i, 0)]
+            if nest.inner is not None and linear.strides.get(nest.inner, 0) == 1 and place.code in ("f4", "f8"):
+                found[i] = pointer
+        else:
+            producer = nest.e.group.producers[(i, 0)]
+            if producer in ready.writes:
+                pointer, linear = ready.writes[producer]
+                if nest.inner is not None and linear.strides.get(nest.inner, 0) == 1 and nest.e.places[producer].code in ("f4", "f8"):
+                    found[i] = pointer
+    return found
+
+
+def _count(e: Emitter, i: int) -> str:
+    total = 1
+    for atom in e.group.loops[i].reduced:
+        total *= e.group.extents[atom]
+    return e.w.number(("count of", i), total)
+
+
+def _finish(e: Emitter, stage: Stage, i: int, text: str, variables: dict[int, str]) -> None:
+    """Divide a mean, round, and put a reduction's result where it lives."""
+    place = e.places[i]
+    code = COMPUTE[place.code]
+    if e.group.members[i].spec.combiner == "mean":
+        text = f"{text} / T_{code}({_count(e, i)})"
+    if place.kind == "local":
+        e.w.put(f"{place.address} = {rounded(place.code, text)}")
+        return
+    parts = [e.base(f"w{i}", place, Linear(place.strides))]
+    parts += [f"{variables[a]} * {e.step(f'w{i}', a, place.strides[a])}" for a in stage.order if place.strides.get(a) and a in variables]
+    pointer, value = e.w.name("x"), e.w.name("v")
+    e.w.put(f"{pointer} = p_{place.code}({place.address}, {' + '.join(p for p in parts if p != '0') or '0'})")
+    e.w.put(f"{value} = {rounded(place.code, text)}")
+    e.w.put(f"{pointer}[0] = {store(place.code, value)}")
+
+
+def _emit_accumulate(e: Emitter, stage: Stage, reducers: list[int]) -> None:
+    """Reductions over leading dimensions: one accumulator an output, in the order of the reduced loops."""
+    w = e.w
+    reduced = e.group.loops[reducers[0]].reduced
+    parallel = [a for a in stage.order if a not in reduced]
+    totals = {i: _accumulator(e, i, parallel) for i in reducers}
+    for i in reducers:
+        _over(e, stage, i, parallel, totals[i], "start")
+    order = stage.order
+    inner = order[-1] if order else None
+    with ExitStack() as stack:
+        variables = open_loops(e, stack, order[:-1])
+        nest = Nest(e, stage, inner, variables)
+        ready = prepare(nest, stage.members)
+        pointers = {i: nest.pointer(f"a{i}", total, Linear(total.strides)) for i, total in totals.items() if total.kind != "local"}
+        if inner is not None:
+            stack.enter_context(w.block(f"for j in range({e.bound(inner)}):"))
+        define(nest, stage.members, ready)
+        for i in reducers:
+            text, source = argument(nest, ready, i, 0)
+            total = totals[i]
+            at = nest.element(f"a{i}", pointers[i], Linear(total.strides)) if i in pointers else total.address
+            w.put(f"{at} = {rounded(total.code, _combined(e, i, at, converted(source, text)))}")
+    for i in reducers:
+        _over(e, stage, i, parallel, totals[i], "finish")
+
+
+def _accumulator(e: Emitter, i: int, parallel: list[int]) -> Place:
+    """Where a reduction accumulates: its own place when that has the type to do so, else scratch."""
+    place = e.places[i]
+    code = COMPUTE[place.code]
+    if code == place.code:
+        return place
+    if place.kind == "local":
+        return Place("local", code, e.w.name("v"))
+    spanned = [a for a in e.group.loops[i].parallel if a in parallel]
+    strides, step = {}, 1
+    for atom in reversed(spanned):
+        strides[atom] = step
+        step *= e.tiles.get(atom, e.group.extents[atom])
+    return Place("scratch", code, f"S + {e.w.number(('total', i), e.reserve(4 * step))}", strides, f"total{i}")
+
+
+def _combined(e: Emitter, i: int, total: str, text: str) -> str:
+    combiner = e.group.members[i].spec.combiner
+    code = COMPUTE[e.places[i].code]
+    if combiner in ("sum", "mean"):
+        return f"{total} + {text}"
+    if combiner == "prod":
+        return f"{total} * {text}"
+    word = {"max": "maximum", "min": "minimum"}[combiner]
+    return f"{'np_' + word if code == 'f4' else 'np_' + word + '64' if code == 'f8' else 'int_' + word}({total}, {text})"
+
+
+def _neutral(e: Emitter, i: int) -> str:
+    combiner = e.group.members[i].spec.combiner
+    code = COMPUTE[e.places[i].code]
+    if code in ("f4", "f8"):
+        return f"T_{code}({NEUTRAL[combiner]})"
+    if combiner in ("sum", "mean"):
+        return f"T_{code}(0)"
+    if combiner == "prod":
+        return f"T_{code}(1)"
+    bits = 8 * int(code[1]) if code != "b1" else 8
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if code[0] == "i" else (0, (1 << bits) - 1)
+    return f"T_{code}({low if combiner == 'max' else high})"
+
+
+def _over(e: Emitter, stage: Stage, i: int, parallel: list[int], total: Place, what: str) -> None:
+    """Write the loops that start or finish a reduction's accumulators."""
+    w = e.w
+    place = e.places[i]
+    code = COMPUTE[place.code]
+    mean = e.group.members[i].spec.combiner == "mean"
+    if what == "finish" and not mean and total is place:
+        return
+    if total.kind == "local":
+        text = _neutral(e, i) if what == "start" else f"{total.address} / T_{code}({_count(e, i)})" if mean else total.address
+        w.put(f"{total.address if what == 'start' else place.address} = {rounded(place.code if what == 'finish' else code, text)}")
+        return
+    with ExitStack() as stack:
+        variables = open_loops(e, stack, parallel[:-1])
+        nest = Nest(e, stage, parallel[-1] if parallel else None, variables)
+        pointer = nest.pointer(f"a{i}", total, Linear(total.strides))
+        target = pointer if total is place else nest.pointer(f"w{i}", place, Linear(place.strides)) if what == "finish" else pointer
+        if parallel:
+            stack.enter_context(w.block(f"for j in range({e.bound(parallel[-1])}):"))
+        at = nest.element(f"a{i}", pointer, Linear(total.strides))
+        if what == "start":
+            w.put(f"{at} = {_neutral(e, i)}")
+        else:
+            text = f"{at} / T_{code}({_count(e, i)})" if mean else at
+            value = w.name("v")
+            w.put(f"{value} = {rounded(place.code, text)}")
+            w.put(f"{nest.element(f'w{i}' if total is not place else f'a{i}', target, Linear(place.strides))} = {store(place.code, value)}")

@@ -1,0 +1,215 @@
+"""The loop-nest interpreter: generated kernels run in plain Python, every access checked.
+
+The very text that would be compiled is executed with pointers that know their buffers, and with NumPy in the place of the run-time
+library. It is the checked build: an access outside its buffer, a read of what no one wrote, two items of a kernel that touch the
+same element, or a tensor used with another dtype is an error that names the buffer, the element and the kernel's line. Items run one
+by one in random order, so a result that depends on their order shows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fusion_search.errors import FeedError
+from fusion_search.ir.graph import Graph
+from fusion_search.runtime.steps import CallStep, KernelStep, make_steps
+from fusion_search.testing.checked import AccessError, Array, Buffer, Memory
+from fusion_search.testing.standins import library, namespace
+
+if TYPE_CHECKING:
+    from fusion_search.codegen.kernel import Kernel
+
+_FILE = "<kernel>"
+
+
+class KernelError(AssertionError):
+    """A kernel did what it must not.
+
+    Parameters
+    ----------
+    what : str
+    kernel : Kernel
+    line : int
+        Of the kernel's text, from 1.
+    """
+
+    def __init__(self, what: str, kernel: Kernel, line: int) -> None:
+        lines = kernel.source.splitlines()
+        text = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+        super().__init__(f"{what}; line {line}: {text}")
+        self.kernel, self.line = kernel, line
+
+
+class _Scratch:
+    """The scratch of one worker: every place in it is a buffer of its own, so that one cannot run into the next."""
+
+    def __init__(self, memory: Memory, kernel: Kernel) -> None:
+        starts = sorted({_number(kernel, int(slot)) for slot in re.findall(r"\bS \+ n(\d+)", kernel.source)})
+        ends = [*starts[1:], kernel.scratch_bytes][: len(starts)]
+        self.parts = {a: memory.add(Buffer(f"scratch {a}", b - a)) for a, b in zip(starts, ends, strict=True)}
+
+    def __add__(self, offset: int) -> int:
+        return self.parts[offset]
+
+
+def _number(kernel: Kernel, slot: int) -> int:
+    return kernel.slots[slot].number
+
+
+@lru_cache(maxsize=256)
+def _compiled(source: str) -> CodeType:
+    return compile(source, _FILE, "exec")
+
+
+class Interpreter:
+    """Runs plans of one graph.
+
+    Parameters
+    ----------
+    graph : Graph
+    groups : sequence of sequence of str
+        Node names of each group, in an order in which they can run.
+    """
+
+    def __init__(self, graph: Graph, groups: Sequence[Sequence[str]]) -> None:
+        self.graph, self.groups = graph, groups
+        self.steps = make_steps(graph, groups, 2)
+
+    @property
+    def kernels(self) -> int:
+        """How many steps are generated kernels."""
+        return sum(isinstance(step, KernelStep) for step in self.steps)
+
+    def __call__(self, feeds: Mapping[str, Array], seed: int = 0) -> dict[str, Array]:
+        """Run the plan; return every value that a kernel or a call computed, besides the outputs.
+
+        Raises
+        ------
+        KernelError
+            When a kernel's access is not allowed.
+        FeedError
+            When an index is outside the tensor that it gathers from.
+        """
+        run = _Run(self.graph, feeds, np.random.default_rng([seed, 5]))
+        with np.errstate(all="ignore"):
+            for step in self.steps:
+                if isinstance(step, CallStep):
+                    run.call(step)
+                else:
+                    run.kernel(step.kernel)
+        return run.values
+
+    def outputs(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Pick a graph's outputs from all values."""
+        return {v.name: np.reshape(values[self.graph.base(v.name)], v.shape) for v in self.graph.outputs}
+
+
+class _Run:
+    """One run of a plan: its memory and its values so far."""
+
+    def __init__(self, graph: Graph, feeds: Mapping[str, Array], rng: np.random.Generator) -> None:
+        self.graph, self.rng, self.memory = graph, rng, Memory()
+        self.values: dict[str, Array] = {}
+        self.addresses: dict[str, int] = {}
+        self.names = namespace(self.memory)
+        self.flag = [0] * 8
+        self.fixed = {"": self.memory.add(self.flag)}
+        self.functions: dict[int, Callable[..., None]] = {}
+        for name, function in library(self.memory).items():
+            self.fixed[name] = self.memory.add([])
+            self.functions[self.fixed[name]] = function
+        self.names["call_address"] = lambda address, arguments: self.functions[address](*arguments)
+        for name, array in (*graph.constants.items(), *feeds.items()):
+            self._add(name, np.ascontiguousarray(array), given=True)
+
+    def _add(self, name: str, array: Array, *, given: bool) -> None:
+        self.values[name] = array
+        flat = array.reshape(-1)
+        if flat.dtype == object:
+            return
+        if flat.dtype.kind not in "iuf" or flat.dtype.name in ("float16", "bfloat16"):  # bools and 16-bit floats are bits
+            flat = flat.view(f"u{flat.dtype.itemsize}")
+        self.addresses[name] = self.memory.add(Buffer(name, array.nbytes, flat, given=given))
+
+    def _address(self, name: str) -> int:
+        if name not in self.addresses:
+            value = self.graph.values[name]
+            self._add(name, np.zeros(value.shape, value.dtype), given=False)
+        return self.addresses[name]
+
+    def call(self, step: CallStep) -> None:
+        """Evaluate a node as a whole."""
+        graph = self.graph
+        arrays = [np.reshape(self.values[graph.base(name)], graph.values[name].shape) if name else None for name in step.node.inputs]
+        for name, result in zip(step.node.outputs, step.function(arrays), strict=True):
+            self._add(name, np.ascontiguousarray(result).reshape(np.shape(result)), given=True)
+
+    def kernel(self, kernel: Kernel) -> None:
+        """Run all items of a kernel in random order."""
+        table = []
+        for slot in kernel.slots:
+            if slot.value is None:
+                table.append(slot.number)
+            elif slot.value in self.fixed:
+                table.append(self.fixed[slot.value])
+            else:
+                table.append(self._address(slot.value) + slot.number)
+        memory = self.memory
+        code = _compiled(kernel.source)
+        names = dict(self.names)
+        self._complete(names, code)
+        exec(code, names)
+        arguments, scratch = memory.add(table), _Scratch(memory, kernel)
+        memory.now += 1
+        memory.first = memory.now
+        for item in self.rng.permutation(kernel.items).tolist():
+            try:
+                names["kernel"](arguments, scratch, item, item + 1)
+            except Exception as error:
+                raise KernelError(f"{type(error).__name__}: {error}", kernel, _line(error)) from error
+            memory.now += 1
+        if self.flag[0]:
+            raise FeedError("an index is outside the tensor that it gathers from", hint="check the fed indices")
+
+    def _complete(self, names: dict[str, Any], code: CodeType) -> None:
+        """Let the run-time library itself, compiled, stand in for what has no stand-in."""
+        (inner,) = (c for c in code.co_consts if isinstance(c, CodeType))
+        missing = [name for name in inner.co_names if name not in names and name not in ("range", "min", "max", "abs")]
+        if missing:
+            from fusion_search.codegen.rt import kernel
+
+            names |= {name: getattr(kernel, name) for name in missing if hasattr(kernel, name)}
+
+
+def _line(error: BaseException) -> int:
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == _FILE:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+def interpret(graph: Graph, groups: Sequence[Sequence[str]], feeds: Mapping[str, Array], seed: int = 0) -> dict[str, Array]:
+    """Run a plan in the interpreter; return the graph's outputs.
+
+    Parameters
+    ----------
+    graph : Graph
+    groups : sequence of sequence of str
+        Node names of each group, in an order in which they can run.
+    feeds : mapping of str to numpy.ndarray
+    seed : int
+        Decides the order of items.
+    """
+    interpreter = Interpreter(graph, groups)
+    return interpreter.outputs(interpreter(feeds, seed))
+
+
+__all__ = ["AccessError", "Interpreter", "KernelError", "interpret"]

@@ -1,0 +1,297 @@
+"""What generated kernels may name, in NumPy: scalars, lanes, maths and library functions for the loop-nest interpreter.
+
+The names and the order of arguments are those of :mod:`fusion_search.codegen.rt`; integers come back as plain ints, which the
+``T_`` conversions wrap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from scipy import special
+
+from fusion_search.codegen.rt.conv import POOL_MAX, WindowShape, conv_scratch_bytes
+from fusion_search.codegen.rt.gemm import gemm_scratch_bytes
+from fusion_search.testing.checked import ELEMENTS, AccessError, Array, Memory, Pointer, stack
+
+#: Elements of a strip: the fewest, so that small tensors have several. Results do not depend on it.
+STRIP = 64
+_F32, _F64 = np.float32, np.float64
+_BITS = np.arange(1 << 16, dtype=np.uint16)
+with np.errstate(all="ignore"):
+    _FROM_F16 = list(_BITS.view(np.float16).astype(np.float32))
+    _FROM_BF16 = list(_BITS.view(ml_dtypes.bfloat16).astype(np.float32))
+
+
+def _integer(code: str) -> Callable[[Any], Any]:
+    kind, size = np.dtype(code).type, 8 * int(code[1])
+    top = 1 << (size - 1) if code[0] == "i" else 1 << size
+
+    def convert(x: Any) -> Any:
+        if type(x) is kind:
+            return x
+        x = int(x) & ((1 << size) - 1)
+        return kind(x - (1 << size) if x >= top else x)
+
+    return convert
+
+
+# ---------------------------------------------------------------------- scalars
+
+
+def _int_div(a: Any, b: Any) -> int:
+    a, b = int(a), int(b)
+    if b == 0:
+        return 0
+    q = abs(a) // abs(b)
+    return q if (a < 0) == (b < 0) else -q
+
+
+def _int_mod(a: Any, b: Any) -> int:
+    return int(a) % int(b) if b else 0
+
+
+def _int_fmod(a: Any, b: Any) -> int:
+    return int(a) - _int_div(a, b) * int(b) if b else 0
+
+
+def _int_pow(x: Any, y: Any) -> int:
+    x, y = int(x), int(y)
+    if y < 0:
+        return {1: 1, -1: 1 if y % 2 == 0 else -1}.get(x, 0)
+    return pow(x, y, 1 << 64)
+
+
+def _shift_left(x: Any, n: Any, bits: Any) -> int:
+    return int(x) << int(n) if 0 <= n < bits else 0
+
+
+def _shift_right(x: Any, n: Any, bits: Any) -> int:
+    return int(x) >> (int(n) if 0 <= n < bits else int(bits) - 1)
+
+
+def _sign(x: Any) -> Any:
+    return x if x != x else type(x)(int(x > 0) - int(x < 0))
+
+
+def _select(condition: Any, a: Any, b: Any) -> Any:
+    return a if condition else b
+
+
+def _to(dtype: Any) -> Callable[[Any], Any]:
+    return lambda x: np.asarray(x).astype(dtype)[()]
+
+
+def _view(dtype: Any) -> Callable[[Any], Any]:
+    return lambda x: x.view(dtype)
+
+
+def _f32_to_bf16(x: Any) -> Any:
+    return np.asarray(x, ml_dtypes.bfloat16).view(np.uint16)[()]
+
+
+def _nearly_f32(x: Any) -> Any:
+    y = _F32(x)
+    if _F64(y) == x or not abs(y) < np.inf:
+        return y
+    bits = int(y.view(np.int32)) - (1 if abs(_F64(y)) > abs(x) else 0)
+    return np.int32(bits | 1).view(np.float32)
+
+
+def checked_index(index: Any, size: int, flag: list[int]) -> int:
+    """Wrap a negative index; one outside raises the flag and reads element 0."""
+    at = int(index) + size if index < 0 else int(index)
+    if 0 <= at < size:
+        return at
+    flag[0] = 1
+    return 0
+
+
+def _maths() -> dict[str, Any]:
+    one: dict[str, Any] = {name: getattr(np, name) for name in ("exp", "log", "tanh", "sin", "cos", "tan", "sinh", "cosh", "log1p")}
+    one |= {f"a{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")}
+    one |= {"sigmoid": special.expit, "erf": special.erf, "rint": np.rint, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
+    one |= {"sqrt": np.sqrt, "fabs": np.abs}
+    two: dict[str, Any] = {"pow": np.power, "mod": np.mod, "fmod": np.fmod, "copysign": np.copysign}
+    return {f"{name}{bits}": function for name, function in {**one, **two}.items() for bits in (32, 64)}
+
+
+# ---------------------------------------------------------------------- reductions in lanes
+
+_JOIN = {"add": np.add, "max": np.maximum, "min": np.minimum}
+_START = {"add": -0.0, "max": -math.inf, "min": math.inf}
+
+
+def _lanes_fill(acc: Pointer, value: Any) -> None:
+    for lane in range(64):
+        acc[lane] = value
+
+
+def _lanes(word: str) -> Callable[[Pointer, Pointer, int], None]:
+    join = _JOIN[word]
+
+    def update(acc: Pointer, pointer: Pointer, n: int) -> None:
+        values, lanes = pointer.take(n), acc.take(64).copy()
+        padded = np.full(-(-n // 64) * 64, _START[word], values.dtype)
+        padded[:n] = values
+        for row in padded.reshape(-1, 64):
+            lanes = join(lanes, row)
+        for lane in range(64):
+            acc[lane] = lanes[lane]
+
+    return update
+
+
+def _fold(word: str) -> Callable[[Pointer], Any]:
+    join = _JOIN[word]
+
+    def fold(acc: Pointer) -> Any:
+        lanes = acc.take(64)
+        while lanes.size > 1:
+            lanes = join(lanes[: lanes.size // 2], lanes[lanes.size // 2 :])
+        return lanes[0]
+
+    return fold
+
+
+# ---------------------------------------------------------------------- library functions
+
+
+def _scratch(memory: Memory, address: int, nbytes: int) -> None:
+    buffer, start = memory.find(address, ELEMENTS["u1"])
+    if start or buffer.nbytes < nbytes:
+        raise AccessError(f"{buffer.name} has {buffer.nbytes} bytes, a library function needs {nbytes}")
+
+
+def make_gemm(memory: Memory, code: str) -> Callable[..., None]:
+    """C = beta C + A B: each element is one chain of additions in the order of k, so that no block changes its bits."""
+    dtype = ELEMENTS[code]
+
+    def gemm(m: int, n: int, k: int, a: int, a_row: int, a_col: int, b: int, b_row: int, b_col: int, c: int, c_row: int, beta: int,
+             scratch: int) -> None:  # fmt: skip
+        _scratch(memory, scratch, gemm_scratch_bytes())
+        left = memory.read(*memory.indices(a, dtype, ((m, a_row), (k, a_col))))
+        right = memory.read(*memory.indices(b, dtype, ((k, b_row), (n, b_col))))
+        target, where = memory.indices(c, dtype, ((m, c_row), (n, 1)))
+        if beta not in (0, 1):
+            raise AccessError(f"beta is {beta}")
+        total = memory.read(target, where) if beta else np.zeros((m, n), dtype)
+        for step in range(k):
+            total = total + left[:, step, None] * right[step]
+        memory.write(target, where, total)
+
+    return gemm
+
+
+def make_conv(memory: Memory) -> Callable[..., None]:
+    """One tile of a float32 convolution; each element is one chain over (channel, ky, kx), padding included."""
+    dtype = ELEMENTS["f4"]
+
+    def conv(at: int, x: int, w: int, dst: int, image: int, group: int, oc0: int, oc1: int, h0: int, h1: int, dst_ch: int, dst_row: int,
+             scratch: int) -> None:  # fmt: skip
+        d = memory.table(at)
+        inner, height, width, filters, out_h, out_w, kh, kw, sh, sw, dh, dw, top, left, groups, by_image, by_channel, by_row = d[:18]
+        shape = WindowShape(inner * groups, filters * groups, height, width, out_h, out_w, (kh, kw), (sh, sw), (dh, dw), top, left, groups)
+        _scratch(memory, scratch, conv_scratch_bytes(shape))
+        if not (0 <= oc0 and oc1 <= filters and 0 <= h0 and h1 <= out_h and 0 <= group < groups):
+            raise AccessError(f"filters {oc0} .. {oc1} of {filters}, rows {h0} .. {h1} of {out_h}, group {group} of {groups}")
+        if oc1 <= oc0 or h1 <= h0:
+            return
+        x += (image * by_image + group * inner * by_channel) * 4
+        w += (group * filters + oc0) * inner * kh * kw * 4
+        weights = memory.read(*memory.indices(w, dtype, ((oc1 - oc0, inner * kh * kw), (inner * kh * kw, 1))))
+        source, start = memory.find(x, dtype)
+        total = np.zeros((oc1 - oc0, h1 - h0, out_w), dtype)
+        for tap in range(inner * kh * kw):
+            c, ky, kx = tap // (kh * kw), tap // kw % kh, tap % kw
+            ys, xs = np.arange(h0, h1) * sh - top + ky * dh, np.arange(out_w) * sw - left + kx * dw
+            rows, columns = (ys >= 0) & (ys < height), (xs >= 0) & (xs < width)
+            seen = np.zeros((h1 - h0, out_w), dtype)
+            index = start + c * by_channel + ys[rows][:, None] * by_row + xs[columns]
+            memory.check(source, index)
+            seen[np.ix_(rows, columns)] = memory.read(source, index)
+            total = total + weights[:, tap, None, None] * seen
+        target, where = memory.indices(dst, dtype, ((oc1 - oc0, dst_ch), (h1 - h0, dst_row), (out_w, 1)))
+        memory.write(target, where, total)
+
+    return conv
+
+
+def make_pool(memory: Memory) -> Callable[..., None]:
+    """One tile of a float32 pool: the padding counts as -inf or 0."""
+    dtype = ELEMENTS["f4"]
+
+    def pool(at: int, x: int, dst: int, image: int, c0: int, c1: int, h0: int, h1: int, dst_ch: int, dst_row: int, kind: int,
+             scratch: int) -> None:  # fmt: skip
+        d = memory.table(at)
+        _, height, width, _, out_h, out_w, kh, kw, sh, sw, dh, dw, top, left, channels, by_image, by_channel, by_row = d[:18]
+        shape = WindowShape(channels, channels, height, width, out_h, out_w, (kh, kw), (sh, sw), (dh, dw), top, left, channels)
+        _scratch(memory, scratch, conv_scratch_bytes(shape))
+        if not (0 <= c0 and c1 <= channels and 0 <= h0 and h1 <= out_h):
+            raise AccessError(f"channels {c0} .. {c1} of {channels}, rows {h0} .. {h1} of {out_h}")
+        if c1 <= c0 or h1 <= h0:
+            return
+        source, start = memory.find(x + (image * by_image + c0 * by_channel) * 4, dtype)
+        fill = dtype.type(-math.inf if kind == POOL_MAX else 0)
+        total = np.full((c1 - c0, h1 - h0, out_w), fill)
+        for ky, kx in np.ndindex(kh, kw):
+            ys, xs = np.arange(h0, h1) * sh - top + ky * dh, np.arange(out_w) * sw - left + kx * dw
+            rows, columns = (ys >= 0) & (ys < height), (xs >= 0) & (xs < width)
+            seen = np.full(total.shape, fill)
+            index = start + np.arange(c1 - c0)[:, None, None] * by_channel + ys[rows][:, None] * by_row + xs[columns]
+            memory.check(source, index)
+            seen[np.ix_(np.ones(c1 - c0, bool), rows, columns)] = memory.read(source, index)
+            total = np.maximum(total, seen) if kind == POOL_MAX else total + seen
+        memory.write(*memory.indices(dst, dtype, ((c1 - c0, dst_ch), (h1 - h0, dst_row), (out_w, 1))), total)
+
+    return pool
+
+
+class _Np:
+    """The part of NumPy that kernels use; its int64 are plain ints."""
+
+    int64 = staticmethod(int)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+
+def namespace(memory: Memory) -> dict[str, Any]:
+    """Return everything that a kernel's text may name."""
+    names: dict[str, Any] = {f"T_{code}": _integer(code) for code in ELEMENTS if code[0] in "iu"}
+    names |= {"T_f4": _F32, "T_f8": _F64, "np": _Np(), "STRIP": STRIP, "KERNEL_SIGNATURE": None}
+    names |= {"cfunc": lambda *args, **options: lambda function: function}
+    names |= {f"p_{code}": memory.pointer(code) for code in ELEMENTS}
+    names |= {f"lanes_{code}": stack(code, 64, memory) for code in ("f4", "f8")}
+    names |= {f"strip_{code}": stack(code, STRIP, memory) for code in ("f4", "f8")}
+    names |= {"table": memory.table, "select": _select, "checked_index": checked_index, "lanes_fill": _lanes_fill}
+    for bits in ("f32", "f64"):
+        names |= {f"lanes_{word}_{bits}": _lanes(word) for word in _JOIN}
+        names |= {f"fold_{'sum' if word == 'add' else word}_{bits}": _fold(word) for word in _JOIN}
+    names |= _maths()
+    names |= {"np_maximum": np.maximum, "np_maximum64": np.maximum, "np_minimum": np.minimum, "np_minimum64": np.minimum}
+    names |= {"int_maximum": max, "int_minimum": min, "int_div": _int_div, "uint_div": _int_div, "int_mod": _int_mod}
+    names |= {"uint_mod": _int_mod, "int_fmod": _int_fmod, "int_pow": _int_pow, "uint_pow": _int_pow, "sign": _sign}
+    names |= {"not_": lambda x: not x, "shift_left": _shift_left, "shift_right": _shift_right, "nearly_f32": _nearly_f32}
+    names |= {"to_int32": _to(np.int32), "float_to_int": _to(np.int64), "float_to_uint": _to(np.uint64)}
+    names |= {"f32_bits": _view(np.int32), "f64_bits": _view(np.int64), "bits_f32": _view(np.float32), "bits_f64": _view(np.float64)}
+    names |= {"f16_to_f32": _FROM_F16.__getitem__, "bf16_to_f32": _FROM_BF16.__getitem__, "f32_to_bf16": _f32_to_bf16}
+    names["f32_to_f16"] = lambda x: np.float16(x).view(np.uint16)
+    return names
+
+
+def library(memory: Memory) -> dict[str, Callable[..., None]]:
+    """Return the library functions under the names that argument tables use."""
+    return {
+        "@gemm_f32": make_gemm(memory, "f4"),
+        "@gemm_f64": make_gemm(memory, "f8"),
+        "@conv_tile_f32": make_conv(memory),
+        "@pool_tile_f32": make_pool(memory),
+    }
+
+
+__all__ = ["STRIP", "Array", "checked_index", "library", "namespace"]
