@@ -42,11 +42,19 @@ def _emit_lanes(e: Emitter, stage: Stage, reducers: list[int]) -> None:
         code = COMPUTE[e.places[i].code]
         lanes[i] = w.name("a")
         w.put(f"{lanes[i]} = lanes_{code}()")
+    # 40 million float32 terms, one after the other in 64 lanes, would lose three digits
+    sums = [i for i in reducers if e.group.members[i].spec.combiner in ("sum", "mean") and COMPUTE[e.places[i].code] == "f4"]
+    totals = {i: w.name("a") for i in sums}
+    for total in totals.values():
+        w.put(f"{total} = lanes_f4()")
+    count = w.name("k")
     with ExitStack() as stack:
         variables = open_loops(e, stack, parallel)
         for i in reducers:
             code = COMPUTE[e.places[i].code]
             w.put(f"lanes_fill({lanes[i]}, T_{code}({NEUTRAL[e.group.members[i].spec.combiner]}))")
+        if sums:
+            w.put(f"{count} = 0")
         with ExitStack() as walk:
             variables |= open_loops(e, walk, reduced[:-1])
             strip, size = w.name("t"), w.name("m")
@@ -68,6 +76,18 @@ def _emit_lanes(e: Emitter, stage: Stage, reducers: list[int]) -> None:
                 word = LANE_WORDS[e.group.members[i].spec.combiner][0]
                 kind = "f64" if COMPUTE[e.places[i].code] == "f8" else "f32"
                 w.put(f"{word}_{kind}({lanes[i]}, {tiles[i]}, {size})")
+            if sums:
+                w.put(f"{count} += 1")
+                with w.block(f"if {count} % STRIPS == 0:"):
+                    for i in sums:
+                        with w.block(f"if {count} == STRIPS:"):
+                            w.put(f"lanes_fill({totals[i]}, T_f4(-0.0))")
+                        w.put(f"lanes_add_f32({totals[i]}, {lanes[i]}, 64)")
+                        w.put(f"lanes_fill({lanes[i]}, T_f4(-0.0))")
+        if sums:
+            with w.block(f"if {count} >= STRIPS:"):
+                for i in sums:
+                    w.put(f"lanes_add_f32({lanes[i]}, {totals[i]}, 64)")
         for i in reducers:
             word = LANE_WORDS[e.group.members[i].spec.combiner][1]
             kind = "f64" if COMPUTE[e.places[i].code] == "f8" else "f32"

@@ -11,15 +11,19 @@ from fusion_search.errors import FeedError
 from fusion_search.ir.opaque import RUNTIME
 from fusion_search.passes import run_passes
 from fusion_search.runtime.program import Array, BoundPlan
-from fusion_search.runtime.refit import refit
+from fusion_search.runtime.refit import refit, space_of
+from fusion_search.search.methods import METHODS
 from fusion_search.search.plan import Plan
+
+#: Bindings to other extents that are kept ready, the latest ones.
+KEPT_BINDINGS = 8
 
 
 class CompiledPlan:
     """Runs a plan: ``run({"x": array}) -> {"y": array}``.
 
-    The groups are kept for other extents of the symbolic dimensions: the model is bound again, and kernels, which
-    take extents at run time, are compiled only where their structure changes.
+    The groups are kept for other extents of the symbolic dimensions: the model is bound again, legality is checked again, and
+    kernels, whose structure was made for any extents, are compiled only for groups that are no longer legal.
 
     Parameters
     ----------
@@ -38,9 +42,11 @@ class CompiledPlan:
         generic = source.generic if source else None
         self._generic = run_passes(generic) if generic is not None else None
         # groups that hold for all extents, not only for the planned ones
-        self._groups = [group.nodes for group in plan.groups] if self._generic is None else refit(plan, self._generic)
-        self._overrides: dict[str, Array] = {}
+        self._groups = [group.nodes for group in plan.groups]
+        if self._generic is not None:
+            self._groups = refit(plan, self._groups, self._generic)
         self._bound: dict[tuple[tuple[str, int], ...], BoundPlan] = {}
+        self._latest = plan.graph
         self.planned = BoundPlan(plan.graph, self._groups, self._generic)
         self.compilations = self.planned.compilations
         self._dims = dict(source.dims) if source else {}
@@ -70,7 +76,7 @@ class CompiledPlan:
         FeedError
             For a missing or unknown name, another dtype, or a shape that the model does not allow.
         """
-        arrays = self._checked(feeds)
+        arrays = self.checked(feeds)
         return self.for_feeds(arrays)(arrays)
 
     def for_feeds(self, arrays: Mapping[str, Array]) -> BoundPlan:
@@ -81,22 +87,42 @@ class CompiledPlan:
         key = tuple(sorted(dims.items()))
         if overrides:
             return self._rebind(dims, overrides)
-        if key not in self._bound:
-            self._bound[key] = self._rebind(dims, {})
-        return self._bound[key]
+        bound = self._bound.pop(key, None) or self._rebind(dims, {})
+        self._bound[key] = bound  # the latest last
+        for old in [k for k in self._bound if self._bound[k] is not self.planned][:-KEPT_BINDINGS]:
+            del self._bound[old]
+        self._latest = bound.graph
+        return bound
+
+    def replan(self, *, time_limit_s: float = 60.0) -> Plan:
+        """Search a plan for the extents of the last run, by the method of this one.
+
+        Returns
+        -------
+        Plan
+            Proved, where its status says so, for ``plan.dims``; compile it to use it.
+        """
+        method = METHODS.get(self.plan.method, METHODS["exact"])  # a priced plan has no method of its own
+        return method(space_of(self.plan, self._latest), time_limit_s)
 
     def _rebind(self, dims: Mapping[str, int], overrides: Mapping[str, Array]) -> BoundPlan:
         source = self.plan.graph.source
-        assert source is not None
+        if source is None:
+            raise FeedError("the graph was built for its own shapes only", hint="build it again for others")
         graph = run_passes(source.bind(dims, overrides))
-        same = self._generic is not None and {node.name for node in graph.nodes} == {node.name for node in self._generic.nodes}
-        bound = BoundPlan(graph, self._groups if same else refit(self.plan, graph), self._generic if same else None)
+        bound = BoundPlan(graph, refit(self.plan, self._groups, graph), self._generic)
         self.compilations += bound.compilations
         return bound
 
-    def _checked(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+    def checked(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Return the feeds as arrays, or raise FeedError for a wrong name or dtype."""
         graph = self.plan.graph
         known = {value.name: value for value in graph.inputs}
+        if not isinstance(feeds, Mapping):
+            raise FeedError(
+                f"feeds: expected a mapping from names to arrays, got {type(feeds).__name__}",
+                hint=f"the inputs are {', '.join(known) or 'none'}",
+            )
         source = graph.source
         extra = source.overridable if source else {}
         missing = [name for name in known if name not in feeds]
@@ -109,7 +135,10 @@ class CompiledPlan:
             if name in known and known[name].dtype == RUNTIME:
                 arrays[name] = given
                 continue
-            array = np.asarray(given)
+            try:
+                array = np.asarray(given)
+            except (ValueError, TypeError) as error:
+                raise FeedError(f"input {name!r}: is no array: {str(error).splitlines()[0]}") from None
             wanted = known[name].dtype if name in known else np.asarray(extra[name]).dtype
             if array.dtype != wanted:
                 raise FeedError(

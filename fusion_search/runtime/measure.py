@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from fusion_search.codegen.rt import driver
 from fusion_search.errors import UnsupportedError
 from fusion_search.ir.evaluate import evaluate
 from fusion_search.ir.graph import Graph
@@ -111,7 +110,7 @@ def verify(run: CompiledPlan, feeds: Mapping[str, Array] | None = None) -> Verif
         want = graph.source.reference(feeds)
     except UnsupportedError:
         reference = "core graph in NumPy"
-        want = evaluate(run.for_feeds(run._checked(feeds)).graph, feeds)
+        want = evaluate(run.for_feeds(run.checked(feeds)).graph, feeds)
     reports = tuple(_compare(name, np.asarray(got[name]), np.asarray(want[name])) for name in want)
     source = graph.source
     folded = audit_folding(source.bind(source.dims, {}), graph) if source is not None else ()
@@ -153,7 +152,7 @@ def measure(run: CompiledPlan, feeds: Mapping[str, Any] | None = None, *, runs: 
         Most rounds; fewer when `budget_s` is spent, at least three.
     """
     feeds = dict(feeds) if feeds is not None else example_feeds(run.plan.graph)
-    bound = run.for_feeds(run._checked(feeds))
+    bound = run.for_feeds(run.checked(feeds))
     run(feeds)
     whole: list[float] = []
     parts: list[list[float]] = []
@@ -169,15 +168,12 @@ def measure(run: CompiledPlan, feeds: Mapping[str, Any] | None = None, *, runs: 
 
 def _parts(bound: BoundPlan, feeds: Mapping[str, Any]) -> list[float]:
     """Run the plan step by step and time each."""
-    memory = bound._begin(feeds)
+    memory = bound.begin(feeds)
     times: list[float] = []
     for segment in bound.segments:
         pieces = [(k, k + 1) for k in range(*segment)] if isinstance(segment, tuple) else [segment]
         for piece in pieces:
             begun = time.perf_counter()
-            bound._run_segment(piece, memory)
+            bound.run_segment(piece, memory)
             times.append(time.perf_counter() - begun)
     return times
-
-
-__all__ = ["Measurement", "OutputReport", "Verification", "driver", "example_feeds", "measure", "verify"]

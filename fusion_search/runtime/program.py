@@ -23,10 +23,10 @@ Array = np.ndarray[Any, Any]
 
 #: Library functions that a table may name.
 LIBRARY = {
-    "@gemm_f32": lambda: gemm_address("float32"),
-    "@gemm_f64": lambda: gemm_address("float64"),
-    "@conv_tile_f32": lambda: conv_address("conv_tile"),
-    "@pool_tile_f32": lambda: conv_address("pool_tile"),
+    "gemm_f32": lambda: gemm_address("float32"),
+    "gemm_f64": lambda: gemm_address("float64"),
+    "conv_tile_f32": lambda: conv_address("conv_tile"),
+    "pool_tile_f32": lambda: conv_address("pool_tile"),
 }
 
 
@@ -117,7 +117,7 @@ class BoundPlan:
                 elif slot.value == "":
                     slots.append(-1)
                     offsets.append(self.flag.ctypes.data)
-                elif slot.value in LIBRARY:
+                elif slot.library:
                     slots.append(-1)
                     offsets.append(LIBRARY[slot.value]())
                 elif slot.value in self.constants:
@@ -152,12 +152,13 @@ class BoundPlan:
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run the plan on arrays of exactly the planned shapes; the results are new arrays."""
         with self._lock:
-            memory = self._begin(feeds)
+            memory = self.begin(feeds)
             for segment in self.segments:
-                self._run_segment(segment, memory)
+                self.run_segment(segment, memory)
             return self._results(memory)
 
-    def _begin(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+    def begin(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+        """Prepare a run: check the inputs in, make room for the results, fill the argument tables."""
         graph = self.graph
         memory: dict[str, Any] = {
             # a sequence, an optional or a string tensor goes to its readers as it is
@@ -179,7 +180,8 @@ class BoundPlan:
         driver.bind(self._table[: self._slots.size], self._slots, self._offsets, bases)
         self.flag[0] = 0
 
-    def _run_segment(self, segment: tuple[int, int] | CallStep, memory: dict[str, Any]) -> None:
+    def run_segment(self, segment: tuple[int, int] | CallStep, memory: dict[str, Any]) -> None:
+        """Run consecutive kernels of the step table, or one call."""
         if isinstance(segment, tuple):
             start, stop = segment
             driver.run_plan(self._rows[start:stop], stop - start, self._scratch_base, self.scratch_stride, self.threads)
@@ -235,5 +237,5 @@ class BoundPlan:
 
 def _touched(graph: Graph, step: Step) -> list[str]:
     if isinstance(step, KernelStep):
-        return sorted({slot.value for slot in step.kernel.slots if slot.value and not slot.value.startswith("@")})
+        return sorted({slot.value for slot in step.kernel.slots if slot.value and not slot.library})
     return sorted({graph.base(name) for name in (*step.node.inputs, *step.node.outputs) if name})

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import costmodels
+from fusion_search.codegen.capability import can_emit
 from fusion_search.fusion.program import Program
 from fusion_search.fusion.space import GroupSpace, Priced
 from fusion_search.ir.graph import Graph
@@ -9,20 +13,24 @@ from fusion_search.search.plan import Plan
 from fusion_search.search.quotient import execution_order
 
 
-def refit(plan: Plan, graph: Graph) -> list[tuple[str, ...]]:
-    """Return the plan's groups as groups of another binding of its model, in an order in which they can run.
+def space_of(plan: Plan, graph: Graph) -> GroupSpace:
+    """Return the space in which a plan was made, for another binding of its model."""
+    model = costmodels.model(plan.cost_model, plan.weights)
+    return GroupSpace(Program(graph), plan.profile, model, can_emit if plan.profile.runs_here else None)
 
-    A node that the binding lost is dropped, one that it gained runs alone, and a group that is no longer legal is
-    taken apart into its nodes.
+
+def refit(plan: Plan, groups: Sequence[Sequence[str]], graph: Graph) -> list[tuple[str, ...]]:
+    """Return groups of a plan as groups of another binding of its model, in an order in which they can run.
+
+    Legality is checked again for the extents of that binding: a group that is no longer legal is taken apart into its nodes. A node
+    that the binding lost is dropped, one that it gained runs alone.
     """
-    import costmodels
-
-    program = Program(graph)
-    space = GroupSpace(program, plan.profile, costmodels.model(plan.cost_model, plan.weights))
+    space = space_of(plan, graph)
+    program = space.program
     masks: list[int] = []
     taken = 0
-    for group in plan.groups:
-        mask = program.mask([name for name in group.nodes if name in program.position])
+    for group in groups:
+        mask = program.mask([name for name in group if name in program.position])
         if mask and not space.reasons(mask) and isinstance(space.priced(mask), Priced):
             masks.append(mask)
             taken |= mask

@@ -72,7 +72,10 @@ def make_steps(graph: Graph, groups: Sequence[Sequence[str]], threads: int, gene
         if can_emit(program, analysis) is None:
             kernel = build(program, analysis)
             if names:
-                slots = tuple(replace(slot, value=names.get(slot.value, slot.value)) if slot.value else slot for slot in kernel.slots)
+                slots = tuple(
+                    replace(slot, value=names.get(slot.value, slot.value)) if slot.value and not slot.library else slot
+                    for slot in kernel.slots
+                )
                 kernel = replace(kernel, slots=slots)
             steps.append(KernelStep(tuple(group), kernel, _chunk(kernel, threads)))
             continue

@@ -140,6 +140,11 @@ class Plan:
     statistics: Mapping[str, Any] = field(repr=False)
 
     @property
+    def dims(self) -> dict[str, int]:
+        """The extents of the symbolic dimensions for which the plan was made, and its status proved."""
+        return dict(self.graph.source.dims) if self.graph.source else {}
+
+    @property
     def cost_s(self) -> float:
         """J in seconds."""
         return self.cost_as * ATTOSECOND
@@ -202,11 +207,10 @@ class Plan:
             When the file cannot be written.
         """
         target = Path(path)
-        source = self.graph.source
         record = _File(
             FORMAT,
             self.graph.name,
-            dict(source.dims) if source else {},
+            self.dims,
             {**{k: getattr(self.profile, k) for k in type(self.profile).__dataclass_fields__}, "dtypes": sorted(self.profile.dtypes)},
             self.cost_model,
             dict(self.weights),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from fusion_search.fusion.program import bits
@@ -23,8 +24,12 @@ from fusion_search.ir.spec import Array
 from fusion_search.search.quotient import execution_order
 
 F16, F32, F64, I32, I64, BOOL = (np.dtype(t) for t in ("float16", "float32", "float64", "int32", "int64", "bool"))
+BF16 = np.dtype(ml_dtypes.bfloat16)
+INTEGERS = tuple(np.dtype(t) for t in ("int64", "int32", "int64", "int32", "int8", "int16", "uint8", "uint16", "uint32", "uint64"))
 #: Elements of the largest value.
 LARGEST = 6000
+#: The same for graphs that a plain Python interpreter runs.
+SMALL = 300
 #: A value with a larger bound is not used by operators that could make it larger.
 TAME = 64.0
 _EXTENTS = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17, 31, 37, 64, 67)
@@ -42,7 +47,7 @@ class _Skip(Exception):
     """An operator does not fit the value that was drawn."""
 
 
-def random_graph(seed: int, *, size: int = 6, ops: Collection[str] | None = None, extents: int = 0) -> Graph:
+def random_graph(seed: int, *, size: int = 6, ops: Collection[str] | None = None, extents: int = 0, wide: bool = False) -> Graph:
     """Make a valid graph.
 
     Parameters
@@ -55,13 +60,15 @@ def random_graph(seed: int, *, size: int = 6, ops: Collection[str] | None = None
         Names out of :data:`DRAWN`; all of them by default.
     extents : int
         Seeds the sizes: another number gives mostly the same operators at other extents, which need no new kernels.
+    wide : bool
+        Also draw bfloat16, every integer, running totals and constants like NaN, with small tensors; then nothing is tame.
 
     Returns
     -------
     Graph
         With one or more outputs; every node is needed by one.
     """
-    return _Drawer(seed, extents).draw(size, sorted(DRAWN if ops is None else ops))
+    return _Drawer(seed, extents, wide).draw(size, sorted(ops or {**DRAWN, **(WIDE if wide else {})}))
 
 
 def random_feeds(graph: Graph, seed: int) -> dict[str, Array]:
@@ -77,6 +84,36 @@ def random_feeds(graph: Graph, seed: int) -> dict[str, Array]:
             smooth = rng.uniform(-2, 2, value.shape)
             feeds[value.name] = np.where(rng.random(value.shape) < 0.05, np.rint(smooth), smooth).astype(value.dtype)
     return feeds
+
+
+def special_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: Shape) -> Array:
+    """Make numbers of which a third are NaN, infinite, negative zeros, denormal, or the extremes of their dtype."""
+    if dtype == BOOL:
+        return np.asarray(rng.random(shape) < 0.5)
+    odd: list[Any]
+    plain: Array
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        odd = [info.min, info.max, info.min + 1, info.max - 1, 0, 1, info.max // 2]
+        plain = rng.integers(0 if dtype.kind == "u" else -8, 8, shape)
+    else:
+        limits = ml_dtypes.finfo(dtype)
+        tiny, least, most = float(limits.tiny), float(limits.smallest_subnormal), float(limits.max)
+        odd = [np.nan, np.inf, -np.inf, -0.0, 0.0, tiny, -tiny, least, -3 * least, most, -most, 1.0, -1.0, 0.5, 1.5, 2.5, 300.0, -70000.0, 3e9]
+        plain = rng.normal(0, 3, shape)
+    share = float(rng.choice([0.02, 0.3, 0.9]))
+    with np.errstate(all="ignore"):
+        picked = np.array(odd, dtype)[rng.integers(len(odd), size=shape)]
+        return np.where(rng.random(shape) < share, picked, plain.astype(dtype))
+
+
+def special_feeds(graph: Graph, seed: int) -> dict[str, Array]:
+    """Make inputs with special numbers among them; what indexes a gather stays as :func:`random_feeds` has it."""
+    rng = np.random.default_rng([seed, 78])
+    feeds = random_feeds(graph, seed)
+    gathers = ("Gather", "GatherElements", "GatherND")
+    indices = {graph.base(node.inputs[1]) for node in graph.nodes if node.op in gathers}
+    return {name: feed if name in indices or rng.random() < 0.3 else special_array(rng, feed.dtype, feed.shape) for name, feed in feeds.items()}
 
 
 def random_partition(space: GroupSpace, rng: np.random.Generator, *, tries: int = 0) -> list[int]:
@@ -118,13 +155,16 @@ def random_partition(space: GroupSpace, rng: np.random.Generator, *, tries: int 
 
 
 class _Drawer:
-    def __init__(self, seed: int, extents: int) -> None:
+    def __init__(self, seed: int, extents: int, wide: bool) -> None:
+        self.wide, self.largest = wide, SMALL if wide else LARGEST
         self.rng = np.random.default_rng([seed, 1])
         self.sizes = np.random.default_rng([seed, 2, extents])
         self.b = GraphBuilder(f"random{seed}")
         self.main = (F32, F32, F32, F32, F32, F64, F16)[int(self.rng.integers(7))]
+        if wide:
+            self.main = (F32, F32, F32, F64, F16, BF16)[int(self.rng.integers(6))]
         self.palette = [int(n) for n in self.sizes.choice(_EXTENTS, size=5, p=_EXTENT_WEIGHTS)]
-        if self.sizes.random() < 0.03:
+        if self.sizes.random() < (0.08 if wide else 0.03):
             self.palette[0] = 0
         self.pool: list[_Tensor] = []
         self.read: set[str] = set()
@@ -139,7 +179,7 @@ class _Drawer:
             name = ops[int(rng.integers(len(ops)))]
             before = b.mark()
             try:
-                result = DRAWN[name](self)
+                result = {**DRAWN, **WIDE}[name](self)
             except _Skip:
                 continue
             if b.mark()[0] == before[0]:
@@ -175,7 +215,7 @@ class _Drawer:
 
     def shape_of_rank(self, rank: int) -> Shape:
         shape = [self.extent() for _ in range(rank)]
-        while math.prod(shape) > LARGEST // 2:
+        while math.prod(shape) > self.largest // 2:
             largest = shape.index(max(shape))
             shape[largest] = max(1, shape[largest] // 3)
         return tuple(shape)
@@ -186,6 +226,8 @@ class _Drawer:
 
     def constant(self, dtype: np.dtype[Any], shape: Shape) -> _Tensor:
         array: Array
+        if self.wide and self.sizes.random() < 0.3:
+            return _Tensor(self.b.constant(special_array(self.sizes, dtype, shape)), math.inf, True)
         if dtype == BOOL:
             array = self.sizes.random(shape) < 0.5
         elif dtype.kind in "iu":
@@ -196,7 +238,7 @@ class _Drawer:
 
     def fresh(self, dtype: np.dtype[Any], shape: Shape) -> _Tensor:
         """A constant or an input."""
-        if math.prod(shape) > LARGEST:
+        if math.prod(shape) > self.largest:
             raise _Skip
         return self.constant(dtype, shape) if self.rng.random() < 0.6 else self.input(dtype, shape)
 
@@ -205,7 +247,7 @@ class _Drawer:
         fits = [
             t
             for t in self.pool
-            if self.dtype(t).kind in kinds and (t.exact or not exact) and t.bound <= bound and len(self.shape(t)) >= rank
+            if self.kind(t) in kinds and (t.exact or not exact) and t.bound <= bound and len(self.shape(t)) >= rank
         ]
         if not fits:
             raise _Skip
@@ -214,14 +256,15 @@ class _Drawer:
 
     def integer(self) -> _Tensor:
         try:
-            return self.some("i", bound=1e6)
+            return self.some("iu" if self.wide else "i", bound=math.inf if self.wide else 1e6)
         except _Skip:
-            self.pool.insert(0, self.input(I64 if self.rng.random() < 0.6 else I32, self.shape_of_rank(2)))
+            dtype = INTEGERS[int(self.rng.integers(len(INTEGERS)))] if self.wide else I64 if self.rng.random() < 0.6 else I32
+            self.pool.insert(0, self.input(dtype, self.shape_of_rank(2)))
             return self.pool[0]
 
     def number(self, **rules: Any) -> _Tensor:
         """A float mostly, an integer now and then."""
-        if self.rng.random() < 0.2:
+        if self.rng.random() < (0.3 if self.wide else 0.2):
             return self.integer()
         return self.some("f", **rules)
 
@@ -234,6 +277,11 @@ class _Drawer:
 
     def dtype(self, t: _Tensor) -> np.dtype[Any]:
         return self.b.values[t.name].dtype
+
+    def kind(self, t: _Tensor) -> str:
+        """The dtype's kind; bfloat16 is a float."""
+        dtype = self.dtype(t)
+        return "f" if dtype == BF16 else dtype.kind
 
     def shape(self, t: _Tensor) -> Shape:
         return self.b.values[t.name].shape
@@ -250,7 +298,7 @@ class _Drawer:
                     joint = np.broadcast_shapes(self.shape(t), shape)
                 except ValueError:
                     continue
-                if math.prod(joint) <= LARGEST:
+                if math.prod(joint) <= self.largest:
                     fits.append(t)
             if fits:
                 return fits[int(self.rng.integers(len(fits)))]
@@ -269,12 +317,12 @@ class _Drawer:
         """`x` itself when its bound is small, else something that is."""
         if x.bound <= limit:
             return x
-        if self.dtype(x).kind == "i":
+        if self.kind(x) in "iu":
             return self.op("Mod", x, self.number_of(x, min(7, int(limit))), bound=min(7, int(limit)))
         return self.op("Clip", x, self.number_of(x, -limit), self.number_of(x, limit), bound=limit)
 
     def number_of(self, x: _Tensor, value: float) -> _Tensor:
-        return _Tensor(self.b.constant(np.asarray(value).astype(self.dtype(x))), abs(value), True)
+        return _Tensor(self.b.constant(np.asarray(max(value, 0) if self.kind(x) == "u" else value).astype(self.dtype(x))), abs(value), True)
 
     def positive(self, x: _Tensor) -> _Tensor:
         """At least a half."""
@@ -309,7 +357,7 @@ def _binary(name: str) -> Callable[[_Drawer], _Tensor]:
 def _div(d: _Drawer) -> _Tensor:
     x = d.tame(d.number())
     y = d.tame(d.partner(x))
-    if d.dtype(x).kind == "f":
+    if d.kind(x) == "f":
         y = d.positive(y)
         return d.op("Div", x, y, bound=2 * x.bound)
     return d.op("Div", x, y, bound=x.bound)
@@ -318,18 +366,18 @@ def _div(d: _Drawer) -> _Tensor:
 def _mod(d: _Drawer) -> _Tensor:
     x = d.some("f", exact=True, bound=TAME) if d.flip(0.3) else d.integer()
     y = d.partner(x, exact=True)
-    if d.dtype(x).kind == "f":
+    if d.kind(x) == "f":
         y = d.positive(y)
     return d.op("FMod" if d.flip(0.3) else "Mod", x, y, bound=max(x.bound, y.bound))
 
 
 def _bitwise(name: str) -> Callable[[_Drawer], _Tensor]:
     def draw(d: _Drawer) -> _Tensor:
-        x = d.tame(d.integer())
+        x = d.integer() if d.wide else d.tame(d.integer())
         if name == "BitwiseNot":
             return d.op(name, x, bound=x.bound + 1)
         y = d.partner(x)
-        if name.startswith("Shift"):
+        if name.startswith("Shift") and not d.wide:
             return d.op(name, x, d.op("Mod", y, d.number_of(y, 8), bound=8), bound=128 * x.bound)
         return d.op(name, x, y, bound=2 * max(x.bound, y.bound))
 
@@ -348,6 +396,9 @@ def _acosh(d: _Drawer) -> _Tensor:
 
 
 def _pow(d: _Drawer) -> _Tensor:
+    if d.wide:
+        x = d.number()
+        return d.op("Pow", x, d.partner(x), bound=math.inf, exact=False)
     x = d.tame(d.some("f"), 4.0)
     y = d.tame(d.partner(x), 2.0)
     return d.op("Pow", d.positive(x), y, bound=21.0, exact=False)
@@ -407,12 +458,14 @@ def _clip(d: _Drawer) -> _Tensor:
 def _cast(d: _Drawer) -> _Tensor:
     x = d.some("fib")
     kinds = [F32, F32, d.main, F64, F16]
-    if x.exact and x.bound < 1e6:
+    if d.wide:
+        kinds += [BF16, *INTEGERS, BOOL]
+    elif x.exact and x.bound < 1e6:
         kinds += [I32, I64, BOOL]
     to = kinds[int(d.rng.integers(len(kinds)))]
     if to == d.dtype(x):
         raise _Skip
-    if to == F16:
+    if to == F16 and not d.wide:
         x = d.tame(x)
     return d.op("Cast", x, bound=max(x.bound, 1.0), to=to.name)
 
@@ -428,7 +481,7 @@ def _reduce(name: str) -> Callable[[_Drawer], _Tensor]:
         count = math.prod(shape[a] for a in axes)
         if count == 0 and name in ("ReduceMax", "ReduceMin", "ReduceMean"):
             raise _Skip
-        floating = d.dtype(x).kind == "f"
+        floating = d.kind(x) == "f"
         if name == "ReduceProd":
             if count > 40:
                 raise _Skip
@@ -444,7 +497,7 @@ def _reduce(name: str) -> Callable[[_Drawer], _Tensor]:
 
 
 def _matmul(d: _Drawer) -> _Tensor:
-    x = d.tame(d.some("f" if d.flip(0.95) else "fi", rank=2), 8.0)
+    x = d.tame(d.some("f" if d.flip(0.5 if d.wide else 0.95) else "fiu" if d.wide else "fi", rank=2), 8.0)
     shape = d.shape(x)
     fits = [t for t in d.pool if t.bound <= 8 and d.dtype(t) == d.dtype(x) and len(d.shape(t)) >= 2 and d.shape(t)[-2] == shape[-1]]
     y = None
@@ -459,9 +512,9 @@ def _matmul(d: _Drawer) -> _Tensor:
         lead = tuple(1 if d.flip(0.3) else n for n in lead)
         y = d.fresh(d.dtype(x), (*lead, shape[-1], d.extent()))
     batch = np.broadcast_shapes(shape[:-2], d.shape(y)[:-2])
-    if math.prod(batch) * shape[-2] * d.shape(y)[-1] > LARGEST:
+    if math.prod(batch) * shape[-2] * d.shape(y)[-1] > d.largest:
         raise _Skip
-    exact = d.dtype(x).kind == "i"
+    exact = d.kind(x) == "i"
     return d.op("MatMul", x, y, bound=x.bound * y.bound * max(shape[-1], 1), exact=exact)
 
 
@@ -477,7 +530,7 @@ def _window_attrs(d: _Drawer, spatial: Shape, kernel: Shape) -> dict[str, Shape]
 
 
 def _conv(d: _Drawer) -> _Tensor:
-    x = d.tame(d.some("f", rank=3), 8.0)
+    x = d.tame(d.some("fiu" if d.wide else "f", rank=3), 8.0)
     shape = d.shape(x)
     if len(shape) > 4 or 0 in shape:
         raise _Skip
@@ -498,7 +551,7 @@ def _conv(d: _Drawer) -> _Tensor:
         operands.append(d.fresh(d.dtype(x), (groups, filters)))
     y = d.op("Conv", *operands, bound=x.bound * 2 * math.prod((inner, *kernel)) + 2, exact=False, **attrs)
     out = d.shape(y)
-    if math.prod(out) > 4 * LARGEST:
+    if math.prod(out) > 4 * d.largest:
         raise _Skip
     return d.view(y, (out[0], groups * filters, *out[3:]))
 
@@ -516,12 +569,20 @@ def _pool(name: str) -> Callable[[_Drawer], _Tensor]:
         free = [k == 1 and i < lead for i, k in enumerate(kernel)]
         attrs["strides"] = tuple(1 if f else s for s, f in zip(attrs["strides"], free, strict=True))
         bound = x.bound * math.prod(kernel) if name == "SumPool" else x.bound
-        floating = d.dtype(x).kind == "f"
+        floating = d.kind(x) == "f"
         exact = name == "MaxPool" or not floating
         y = d.op(name, x, bound=bound, exact=exact, kernel=kernel, **attrs)
         if name == "MaxPool" and floating and (any(attrs["before"]) or any(attrs["after"])):
             y = d.op("Max", y, d.number_of(y, -x.bound), bound=x.bound)  # a window of padding alone is -inf
         return y
+
+    return draw
+
+
+def _running(name: str) -> Callable[[_Drawer], _Tensor]:
+    def draw(d: _Drawer) -> _Tensor:
+        x = d.number(rank=1)
+        return d.op(name, x, bound=math.inf, exact=False, axis=d.cut(len(d.shape(x))), exclusive=d.flip(0.3))
 
     return draw
 
@@ -564,7 +625,7 @@ def _concat(d: _Drawer) -> _Tensor:
             parts.append(d.fresh(d.dtype(x), (*shape[:axis], d.extent(), *shape[axis + 1 :])))
     if d.flip():
         parts.reverse()
-    if sum(math.prod(d.shape(t)) for t in parts) > LARGEST:
+    if sum(math.prod(d.shape(t)) for t in parts) > d.largest:
         raise _Skip
     return d.op("Concat", *parts, bound=max(t.bound for t in parts), axis=axis)
 
@@ -576,7 +637,7 @@ def _pad(d: _Drawer) -> _Tensor:
     after = tuple(int(d.rng.choice([0, 0, 0, 1, 3, -1])) for _ in shape)
     if any(n + min(b, 0) + min(a, 0) < 0 for n, b, a in zip(shape, before, after, strict=True)):
         raise _Skip
-    if math.prod(n + b + a for n, b, a in zip(shape, before, after, strict=True)) > LARGEST:
+    if math.prod(n + b + a for n, b, a in zip(shape, before, after, strict=True)) > d.largest:
         raise _Skip
     value = float(d.rng.integers(-2, 3)) if d.dtype(x) != BOOL else float(d.rng.integers(2))
     return d.op("Pad", x, bound=max(x.bound, 2.0), before=before, after=after, value=value)
@@ -586,14 +647,14 @@ def _expand(d: _Drawer) -> _Tensor:
     x = d.some()
     shape = tuple(d.extent() if n == 1 else n for n in d.shape(x))
     shape = (*(d.extent() for _ in range(int(d.rng.integers(2)))), *shape)
-    if math.prod(shape) > LARGEST or shape == d.shape(x):
+    if math.prod(shape) > d.largest or shape == d.shape(x):
         raise _Skip
     return d.op("Expand", x, bound=x.bound, shape=shape)
 
 
 def _index(d: _Drawer, shape: Shape, n: int) -> _Tensor:
     """Indices below n: a constant, an input, or computed; negative ones now and then."""
-    if n == 0 or math.prod(shape) > LARGEST:
+    if n == 0 or math.prod(shape) > d.largest:
         raise _Skip
     dtype = I64 if d.flip(0.7) else I32
     if d.flip(0.4):
@@ -609,7 +670,7 @@ def _gather(d: _Drawer) -> _Tensor:
     axis = d.cut(len(d.shape(x)))
     index = _index(d, d.shape_of_rank(d.cut(3)), d.shape(x)[axis])
     y = d.op("Gather", x, index, bound=x.bound, axis=axis)
-    if math.prod(d.shape(y)) > 4 * LARGEST:
+    if math.prod(d.shape(y)) > 4 * d.largest:
         raise _Skip
     return y
 
@@ -628,7 +689,7 @@ def _gather_nd(d: _Drawer) -> _Tensor:
     depth = 1 + d.cut(min(len(shape), 2))
     index = _index(d, (*d.shape_of_rank(1 + d.cut(2)), depth), min(shape[:depth]))
     y = d.op("GatherND", x, index, bound=x.bound)
-    if math.prod(d.shape(y)) > 4 * LARGEST:
+    if math.prod(d.shape(y)) > 4 * d.largest:
         raise _Skip
     return y
 
@@ -704,3 +765,6 @@ DRAWN: dict[str, Callable[[_Drawer], _Tensor]] = {
     "GatherND": _gather_nd,
     "View": _reshape,
 }
+
+#: What can be drawn besides in wide graphs.
+WIDE: dict[str, Callable[[_Drawer], _Tensor]] = {name: _running(name) for name in ("CumSum", "CumProd")}

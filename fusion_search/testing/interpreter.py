@@ -119,7 +119,8 @@ class _Run:
         self.addresses: dict[str, int] = {}
         self.names = namespace(self.memory)
         self.flag = [0] * 8
-        self.fixed = {"": self.memory.add(self.flag)}
+        self.flag_address = self.memory.add(self.flag)
+        self.fixed: dict[str, int] = {}
         self.functions: dict[int, Callable[..., None]] = {}
         for name, function in library(self.memory).items():
             self.fixed[name] = self.memory.add([])
@@ -156,8 +157,10 @@ class _Run:
         for slot in kernel.slots:
             if slot.value is None:
                 table.append(slot.number)
-            elif slot.value in self.fixed:
+            elif slot.library:
                 table.append(self.fixed[slot.value])
+            elif slot.value == "":
+                table.append(self.flag_address)
             else:
                 table.append(self._address(slot.value) + slot.number)
         memory = self.memory
