@@ -16,6 +16,7 @@ import heapq
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -58,7 +59,7 @@ class Runs:
 
 def in_line(facts: Facts, sequence: Sequence[int]) -> bool:
     """Whether there is a path from each node of an ascending sequence to the next."""
-    return all(facts.descendants[a] >> b & 1 for a, b in zip(sequence, sequence[1:], strict=False))
+    return all(facts.descendants[a] >> b & 1 for a, b in pairwise(sequence))
 
 
 class RunPath:

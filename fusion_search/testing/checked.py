@@ -46,13 +46,21 @@ class Buffer:
         self.count = array.size if array is not None else 0
         self.marks: list[int] | None = None if given else [0] * self.count
 
-    def use(self, dtype: np.dtype[Any]) -> None:
-        """Fix the dtype of scratch; refuse another one."""
-        if self.array is None:
-            self.count = self.nbytes // dtype.itemsize
-            self.array, self.marks = np.zeros(self.count, dtype), [0] * self.count
-        elif self.array.dtype != dtype:
-            raise AccessError(f"{self.name} holds {self.array.dtype}, used as {dtype}")
+    def use(self, dtype: np.dtype[Any], now: int) -> Buffer:
+        """Fix the dtype.
+
+        A place without elements may lie where another one does: scratch that is written already in this call is seen as empty
+        through another dtype, and takes that dtype when it is not.
+        """
+        if self.array is not None and self.array.dtype == dtype:
+            return self
+        if not self.scratch:
+            raise AccessError(f"{self.name} holds {self.array.dtype if self.array is not None else 'nothing'}, used as {dtype}")
+        if self.marks and now in self.marks:
+            return Buffer(f"{self.name} as {dtype}", 0, np.zeros(0, dtype))
+        self.count = self.nbytes // dtype.itemsize
+        self.array, self.marks = np.zeros(self.count, dtype), [0] * self.count
+        return self
 
 
 class Memory:
@@ -83,7 +91,7 @@ class Memory:
         buffer = self.buffers[number]
         if isinstance(buffer, list):
             raise AccessError("an argument table is used as a tensor")
-        buffer.use(dtype)
+        buffer = buffer.use(dtype, self.now)
         offset = (address & _MASK) - _HALF
         if offset % dtype.itemsize:
             raise AccessError(f"{buffer.name} is read {offset} bytes from its start, which cuts an element")
@@ -200,7 +208,7 @@ def stack(code: str, n: int, memory: Memory) -> Any:
 
     def make() -> Pointer:
         buffer = Buffer(f"stack {code}", n * dtype.itemsize)
-        buffer.use(dtype)
+        buffer.use(dtype, memory.now)
         return Pointer(buffer, 0, memory.now, memory.first)
 
     return make

@@ -639,7 +639,7 @@ def _pad(d: _Drawer) -> _Tensor:
         raise _Skip
     if math.prod(n + b + a for n, b, a in zip(shape, before, after, strict=True)) > d.largest:
         raise _Skip
-    value = float(d.rng.integers(-2, 3)) if d.dtype(x) != BOOL else float(d.rng.integers(2))
+    value = float(d.rng.integers(0 if d.kind(x) == "u" else -2, 3)) if d.dtype(x) != BOOL else float(d.rng.integers(2))
     return d.op("Pad", x, bound=max(x.bound, 2.0), before=before, after=after, value=value)
 
 

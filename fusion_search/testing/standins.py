@@ -71,7 +71,7 @@ def _shift_left(x: Any, n: Any, bits: Any) -> int:
 
 
 def _shift_right(x: Any, n: Any, bits: Any) -> int:
-    return int(x) >> (int(n) if 0 <= n < bits else int(bits) - 1)
+    return int(x) >> (int(n) if 0 <= n < bits else 64)
 
 
 def _sign(x: Any) -> Any:
@@ -287,10 +287,10 @@ def namespace(memory: Memory) -> dict[str, Any]:
 def library(memory: Memory) -> dict[str, Callable[..., None]]:
     """Return the library functions under the names that argument tables use."""
     return {
-        "@gemm_f32": make_gemm(memory, "f4"),
-        "@gemm_f64": make_gemm(memory, "f8"),
-        "@conv_tile_f32": make_conv(memory),
-        "@pool_tile_f32": make_pool(memory),
+        "gemm_f32": make_gemm(memory, "f4"),
+        "gemm_f64": make_gemm(memory, "f8"),
+        "conv_tile_f32": make_conv(memory),
+        "pool_tile_f32": make_pool(memory),
     }
 
 

@@ -26,7 +26,9 @@ def mixed(n: int, width: int = 64) -> onnx.ModelProto:
 def consumers(n: int, width: int = 64) -> onnx.ModelProto:
     """One value that n operators read, each result an output."""
     constants = {f"c{i}": float(i) for i in range(n)}
-    return model([node("Mul", f"x c{i}", f"y{i}") for i in range(n)], [value("x", (width,))], " ".join(f"y{i}" for i in range(n)), constants)
+    return model(
+        [node("Mul", f"x c{i}", f"y{i}") for i in range(n)], [value("x", (width,))], " ".join(f"y{i}" for i in range(n)), constants
+    )
 
 
 def variadic(n: int, width: int = 64) -> onnx.ModelProto:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cases.harness import check, load, model, node, outputs, profile, value
+from tests.cases.harness import check, load, model, node, profile, value
 
 F = np.float32
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|divide by zero|overflow):RuntimeWarning")
@@ -70,7 +70,9 @@ def test_a28_an_operand_that_expands_the_shape(operator: str, shape: Any, scale:
         "Softmax": np.exp(wide) / np.exp(wide).sum(-1, keepdims=True),
         "spelled": d,
     }[operator]
-    proto = model([*head, node("Mul", "n s", "y")], {"x": x, "s": s}, constants={"g": np.ones(shape[-1], F), "ax": np.array([-1])}, opset=23)
+    proto = model(
+        [*head, node("Mul", "n s", "y")], {"x": x, "s": s}, constants={"g": np.ones(shape[-1], F), "ax": np.array([-1])}, opset=23
+    )
     check(proto, {"x": x, "s": s}, {"y": (n * s).astype(F)}, rtol=1e-5, atol=1e-6)
 
 
@@ -86,7 +88,9 @@ def test_a29_a_mean_without_its_axis_broadcasts_along_rows(keepdims: int, axis: 
     wide = x.astype(np.float64)
     d = wide - wide.mean(axis, keepdims=bool(keepdims))
     want = d / np.sqrt((d**2).mean(axis, keepdims=bool(keepdims)) + 1e-5) * g + b
-    check(model(nodes, {"x": x}, constants={"two": 2.0, "eps": 1e-5, "g": g, "b": b}), {"x": x}, {"y": want.astype(F)}, rtol=2e-4, atol=2e-5)
+    check(
+        model(nodes, {"x": x}, constants={"two": 2.0, "eps": 1e-5, "g": g, "b": b}), {"x": x}, {"y": want.astype(F)}, rtol=2e-4, atol=2e-5
+    )
 
 
 @pytest.mark.parametrize(

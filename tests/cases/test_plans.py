@@ -159,7 +159,8 @@ from fusion_search.runtime.program import BoundPlan
 plan = fs.search(fs.load(sys.argv[1]), fs.load_profile("local"))
 steps = BoundPlan(plan.graph, [group.nodes for group in plan.groups]).steps
 kernels = sorted(step.kernel.source for step in steps)
-print(json.dumps([plan.cost_s, plan.bytes_moved, sorted(len(g.nodes) for g in plan.groups), hashlib.sha256("".join(kernels).encode()).hexdigest()]))
+digest = hashlib.sha256("".join(kernels).encode()).hexdigest()
+print(json.dumps([plan.cost_s, plan.bytes_moved, sorted(len(g.nodes) for g in plan.groups), digest]))
 """
 
 

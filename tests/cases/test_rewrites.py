@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cases.harness import check, load, model, node, outputs, plans, profile
 from scipy import special
 
 import fusion_search as fs
+from tests.cases.harness import check, load, model, node, outputs, plans, profile
 
 rng = np.random.default_rng(1)
 
@@ -132,11 +132,6 @@ def test_a07_one_value_under_several_output_names(copies: str) -> None:
 def test_a07_the_same_output_twice_and_an_input_as_output() -> None:
     x = np.array([-1, 0, 2], np.float32)
     twice = model([node("Relu", "x", "r")], {"x": x}, "r r")
-    try:
-        graph = load(twice)
-    except fs.FusionSearchError as error:  # a clear refusal is right too: the standard leaves it open
-        assert "r" in str(error)
-    else:
-        np.testing.assert_array_equal(fs.compile(fs.search(graph, profile()))({"x": x})["r"], np.maximum(x, 0))
+    np.testing.assert_array_equal(fs.compile(fs.search(load(twice), profile()))({"x": x})["r"], np.maximum(x, 0))
     for got in outputs(model([node("Identity", "x", "y")], {"x": x}), {"x": x}).values():
         assert not np.shares_memory(got["y"], x)

@@ -13,7 +13,8 @@ from tests.hostile.seeds import MODELS
 
 EXTENTS = (1 << 40, -1, 0, 1 << 62, -(1 << 63), 1 << 31, 7, 1 << 20)
 OPERATORS = ("Add", "MatMul", "Conv", "Reshape", "Concat", "Softmax", "Gather", "Expand", "Loop", "If", "Cast", "Einsum", "Tile", "Range",
-             "OneHot", "NonZero", "TopK", "StringNormalizer", "SequenceAt", "LSTM", "Resize", "Pad", "Nonsense", "ConstantOfShape")  # fmt: skip
+             "OneHot", "NonZero", "TopK", "StringNormalizer", "SequenceAt", "LSTM", "Resize", "Pad", "Nonsense",
+             "ConstantOfShape")  # fmt: skip
 TYPES = (TensorProto.DOUBLE, TensorProto.INT64, TensorProto.STRING, TensorProto.BOOL, TensorProto.BFLOAT16, TensorProto.UNDEFINED,
          TensorProto.COMPLEX64, TensorProto.UINT8, 999)  # fmt: skip
 
@@ -81,7 +82,9 @@ def _weight_values(m: onnx.ModelProto, r: random.Random) -> None:
         a = numpy_helper.to_array(t).copy()
         flat = a.reshape(-1)
         if flat.size:
-            extremes = [np.nan, np.inf, 1e38, -1e38] if a.dtype.kind == "f" else [int(np.clip(e, np.iinfo(np.int8).min, 127)) for e in EXTENTS]
+            extremes = (
+                [np.nan, np.inf, 1e38, -1e38] if a.dtype.kind == "f" else [int(np.clip(e, np.iinfo(np.int8).min, 127)) for e in EXTENTS]
+            )
             extremes = list(EXTENTS) if a.dtype == np.int64 else extremes
             flat[r.randrange(flat.size)] = r.choice(extremes)
         t.CopyFrom(numpy_helper.from_array(a, t.name))

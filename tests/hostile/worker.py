@@ -49,6 +49,11 @@ def _dims(path: Path) -> dict[str, int]:
     return {dim: 2 for shape in input_shapes(read_model(path)).values() for dim in shape if isinstance(dim, str)}
 
 
+def _say(**record: Any) -> None:
+    sys.stdout.write(json.dumps(record) + "\n")
+    sys.stdout.flush()
+
+
 def main(folder: Path, first: int, stop: int) -> None:
     """Try the models of these seeds."""
     np.seterr(all="ignore")
@@ -59,18 +64,18 @@ def main(folder: Path, first: int, stop: int) -> None:
     for seed in range(first, stop):
         path = folder / f"{seed}.onnx"
         path.write_bytes(damaged(seed))
-        print(json.dumps({"seed": seed, "outcome": "begun"}), flush=True)
+        _say(seed=seed, outcome="begun")
         faulthandler.dump_traceback_later(4 * HANG_S, exit=True)
         started = time.monotonic()
         try:
             outcome = attempt(path)
         except FusionSearchError as error:
             outcome = f"refused: {error}"
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - whatever it is, it is what the test looks for
             outcome = "traceback: " + traceback.format_exc()
         faulthandler.cancel_dump_traceback_later()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"seed": seed, "outcome": outcome, "seconds": time.monotonic() - started, "peak": peak}), flush=True)
+        _say(seed=seed, outcome=outcome, seconds=time.monotonic() - started, peak=peak)
 
 
 if __name__ == "__main__":

@@ -99,9 +99,9 @@ class ReferenceCall:
         """Run the node."""
         feeds = {**self.fixed, **{name: value for name, value in zip(self.names, inputs, strict=True) if name}}
         if self.model.graph.node[0].op_type == "Loop" and self.names[0]:
-            trips = int(np.asarray(inputs[0]).reshape(-1)[0])
-            if trips > MOST_TRIPS:
-                raise UnsupportedError(f"asks for {trips} iterations", where=self.where, hint=f"a loop may take {MOST_TRIPS}")
+            trips = np.asarray(inputs[0]).reshape(-1)
+            if trips.dtype.kind in "iu" and np.any(trips > MOST_TRIPS):
+                raise UnsupportedError(f"asks for {trips[0]} iterations", where=self.where, hint=f"a loop may take {MOST_TRIPS}")
         try:
             with np.errstate(all="ignore"):
                 results = self.evaluator.run(None, feeds)

@@ -1,0 +1,195 @@
+"""Fuzzing cases as files: a graph, a plan and inputs in JSON, and how a failing one is made smaller."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from fusion_search.ir.evaluate import evaluate
+from fusion_search.ir.graph import Graph, Node, Value
+from fusion_search.ir.spec import Array
+
+#: Runs of the check that making a case smaller may take.
+TRIES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A graph, a plan of it and inputs.
+
+    Attributes
+    ----------
+    graph : Graph
+    groups : tuple of tuple of str
+        Node names of each group, in an order in which they can run.
+    feeds : dict of str to numpy.ndarray
+    elements : int
+        Elements of a block (``stages.ITEM_ELEMENTS``).
+    note : str
+        Where the case comes from.
+    """
+
+    graph: Graph
+    groups: tuple[tuple[str, ...], ...]
+    feeds: dict[str, Array]
+    elements: int = 4096
+    note: str = ""
+
+
+# ---------------------------------------------------------------------- files
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def _packed(array: Array) -> dict[str, Any]:
+    data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "data": data}
+
+
+def _unpacked(entry: Mapping[str, Any]) -> Array:
+    raw = np.frombuffer(base64.b64decode(entry["data"]), np.uint8)
+    return raw.view(_dtype(entry["dtype"])).reshape(entry["shape"]).copy()
+
+
+def _tuples(item: Any) -> Any:
+    return tuple(_tuples(part) for part in item) if isinstance(item, list) else item
+
+
+def to_json(case: Case, *, compiled: bool = False) -> str:
+    """Write a case."""
+    graph = case.graph
+    return json.dumps(
+        {
+            "note": case.note,
+            "compiled": compiled,
+            "elements": case.elements,
+            "groups": case.groups,
+            "values": [[v.name, v.dtype.name, v.shape, v.view_of] for v in graph.values.values()],
+            "inputs": [v.name for v in graph.inputs],
+            "outputs": [v.name for v in graph.outputs],
+            "nodes": [[n.name, n.op, n.inputs, n.outputs, [[key, _plain(value)] for key, value in n.attrs]] for n in graph.nodes],
+            "constants": {name: _packed(array) for name, array in graph.constants.items()},
+            "feeds": {name: _packed(array) for name, array in case.feeds.items()},
+        },
+        indent=1,
+    )
+
+
+def _plain(item: Any) -> Any:
+    if isinstance(item, tuple):
+        return [_plain(part) for part in item]
+    return item.item() if isinstance(item, np.generic) else item
+
+
+def from_json(text: str) -> tuple[Case, bool]:
+    """Read a case, and whether it is to be compiled."""
+    data = json.loads(text)
+    values = {name: Value(name, _dtype(dtype), tuple(shape), view) for name, dtype, shape, view in data["values"]}
+    nodes = tuple(
+        Node(name, op, tuple(inputs), tuple(outputs), tuple((key, _tuples(value)) for key, value in attrs))
+        for name, op, inputs, outputs, attrs in data["nodes"]
+    )
+    graph = Graph(
+        "case",
+        tuple(values[name] for name in data["inputs"]),
+        tuple(values[name] for name in data["outputs"]),
+        nodes,
+        values,
+        {name: _unpacked(entry) for name, entry in data["constants"].items()},
+    )
+    feeds = {name: _unpacked(entry) for name, entry in data["feeds"].items()}
+    return Case(graph, _tuples(data["groups"]), feeds, data["elements"], data["note"]), data["compiled"]
+
+
+def save(case: Case, folder: Path, *, compiled: bool = False) -> Path:
+    """Write a case into a folder, named by its content."""
+    text = to_json(case, compiled=compiled)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+# ---------------------------------------------------------------------- smaller
+
+
+def smaller(case: Case, check: Callable[[Case], Sequence[str]]) -> Case:
+    """Drop what a failure does not need: outputs, nodes, merges of groups; a cut value becomes an input.
+
+    Parameters
+    ----------
+    case : Case
+        It fails.
+    check : callable
+        What is wrong with a case.
+    """
+    left = TRIES
+
+    def fails(trial: Case | None) -> bool:
+        nonlocal left
+        left -= 1
+        return trial is not None and left >= 0 and bool(check(trial))
+
+    changed = True
+    while changed and left > 0:
+        changed = False
+        for trial in _trials(case):
+            if fails(trial):
+                case, changed = trial, True
+                break
+    return case
+
+
+def _trials(case: Case) -> list[Case]:
+    graph = case.graph
+    found: list[Case | None] = [_pruned(case, [graph.values[node.output]], set()) for node in graph.nodes]
+    found = [trial for trial in found if trial is not None and len(trial.graph.nodes) < len(graph.nodes)]
+    found += [_pruned(case, [value], set()) for value in graph.outputs] if len(graph.outputs) > 1 else []
+    found += [_pruned(case, [*graph.outputs], {node.output}) for node in graph.nodes]
+    for k, group in enumerate(case.groups):
+        if len(group) > 1:
+            found.append(replace(case, groups=(*case.groups[:k], *((name,) for name in group), *case.groups[k + 1 :])))
+    return [trial for trial in found if trial is not None]
+
+
+def _pruned(case: Case, outputs: Sequence[Value], cut: set[str]) -> Case | None:
+    """Keep what some outputs need; the values in `cut` become inputs with the reference's numbers."""
+    graph = case.graph
+    if any(graph.base(value.name) in cut for value in outputs):
+        outputs = [value for value in outputs if graph.base(value.name) not in cut]
+    if not outputs:
+        return None
+    needed = {graph.base(value.name) for value in outputs}
+    nodes = []
+    for node in reversed(graph.nodes):
+        if node.output in needed and node.output not in cut:
+            nodes.insert(0, node)
+            needed |= {graph.base(name) for name in node.inputs}
+    if not nodes:
+        return None
+    feeds = {name: array for name, array in case.feeds.items() if name in needed}
+    inputs = [value for value in graph.inputs if value.name in needed]
+    for name in sorted(cut & needed):
+        every = replace(graph, outputs=(graph.values[name],))
+        feeds[name] = np.asarray(evaluate(every, case.feeds)[name])
+        inputs.append(graph.values[name])
+    names = {node.name for node in nodes}
+    used = needed | {name for node in nodes for name in (*node.inputs, *node.outputs)} | {value.name for value in outputs}
+    values = {}
+    for name, value in graph.values.items():
+        if name in used or graph.base(name) in used and name in used:
+            values[name] = replace(value, view_of=graph.base(name) if value.view_of is not None else None)
+    constants = {name: array for name, array in graph.constants.items() if name in needed}
+    pruned = Graph(graph.name, tuple(inputs), tuple(outputs), tuple(nodes), values, constants)
+    groups = tuple(kept for group in case.groups if (kept := tuple(name for name in group if name in names)))
+    return replace(case, graph=pruned, groups=groups, feeds=feeds)
