@@ -174,9 +174,13 @@ def library_kernel(member: Member) -> str:
         return "product"
     if member.spec.name in ("MaxPool", "SumPool") and member.dtypes == ("float32",) and len(member.shape) == 4:
         dims = member.domain.reads[0].dims
-        planes = all(dim.loop is not None or n == 1 for dim, n in zip(dims[:2], member.shape, strict=False))
-        # a window that moves: its operand is then a tensor of its own
-        return "pool" if planes and any(dim.loop is None for dim in dims[2:]) else ""
+        lead = {name: tuple(member.node.attr(name)[:2]) for name in ("kernel", "strides", "before", "after")}
+        planes = lead["kernel"] == lead["strides"] == (1, 1) and lead["before"] == lead["after"] == (0, 0)
+        # a window that moves has a tensor of its own as its operand; along a dimension that is only passed through, rows could be cut
+        moves = [dim.loop is None and bool(dim.terms or dim.offset) for dim in dims[2:]]
+        sizes = member.operands[0].shape[2:]
+        passed = [n != 1 and dim.loop is not None and dim.loop < member.domain.rank for dim, n in zip(dims[2:], sizes, strict=True)]
+        return "pool" if planes and any(moves) and not any(passed) else ""
     if member.spec.name != "Conv" or len(member.shape) not in (4, 5):
         return ""
     if pointwise_window(member):

@@ -52,7 +52,7 @@ def emit_convolution(e: Emitter, i: int) -> None:
         target = target_address(e, i, result, inside)
         channel_step = result.strides.get(filters, 0) if filters is not None else 0
         row_step = result.strides.get(row, 0) if row is not None else shape.out_width
-        call = [at, _whole(e, i, 0, inside), _whole(e, i, 1, inside), target]
+        call = [at, whole_address(e, i, 0, inside), whole_address(e, i, 1, inside), target]
         call += [index[a] if a is not None else "np.int64(0)" for a in (image, group)]
         call += [oc0, oc1, h0, h1]
         call += [w.number(("conv channel step", i), channel_step), w.number(("conv row step", i), row_step), f"S + {scratch}"]
@@ -70,7 +70,7 @@ def block_range(e: Emitter, atom: int | None, full: str) -> tuple[str, str]:
     return e.index[atom], f"{e.index[atom]} + 1"
 
 
-def _whole(e: Emitter, i: int, k: int, inside: dict[int, str]) -> str:
+def whole_address(e: Emitter, i: int, k: int, inside: dict[int, str]) -> str:
     """Address at which an operand would begin if all of it lay in memory as its block does in scratch: the kernel counts from there."""
     member = e.group.members[i]
     place = e.memory_of(i, k)[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from fusion_search.codegen.convolution import block_range, target_address
+from fusion_search.codegen.convolution import block_range, target_address, whole_address
 from fusion_search.codegen.emit import Emitter
 from fusion_search.codegen.extents import actual
 from fusion_search.codegen.rt.conv import POOL_MAX, POOL_SUM, WindowShape, conv_scratch_bytes
@@ -57,7 +57,7 @@ def emit_pool(e: Emitter, i: int) -> None:
             w.number(("pool channel step", i), result.strides.get(channel, 0) if channel is not None else 0),
             w.number(("pool row step", i), result.strides.get(row, 0) if row is not None else shape.out_width),
         ]
-        x = e.memory_of(i, 0)[0]
+        x = whole_address(e, i, 0, inside)
         # the descriptor lies in the argument table itself
-        call = [f"A + {8 * int(names[0][1:])}", x.address, target_address(e, i, result, inside), at, c0, c1, h0, h1, *steps]
+        call = [f"A + {8 * int(names[0][1:])}", x, target_address(e, i, result, inside), at, c0, c1, h0, h1, *steps]
         w.put(f"call_address({function}, ({', '.join(call)}, np.int64({kind}), S + {scratch}))")

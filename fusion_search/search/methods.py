@@ -34,8 +34,9 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _exact(space: GroupSpace, time_limit_s: float) -> Plan:
-    coarse = CoarseSpace(space)
-    found = exact(coarse, time_limit_s=time_limit_s, floors_of=coarse.floors)
+    with _collector_paused():
+        coarse = CoarseSpace(space)
+        found = exact(coarse, time_limit_s=time_limit_s, floors_of=coarse.floors)
     statistics: dict[str, Any] = {"chains": coarse.n, **asdict(found.statistics)}
     groups = [coarse.expand(group) for group in found.groups]
     return assemble(space, groups, method="exact", status=found.status, lower_bound=found.lower_bound, statistics=statistics)

@@ -68,7 +68,7 @@ def test_a_failing_case_becomes_smaller() -> None:
 
 
 def test_agreement_is_as_close_as_the_operator_allows() -> None:
-    x = np.array([1.0, -0.0, np.nan, np.inf], np.float32)
+    x = np.array([1.0, 0.0, np.nan, np.inf], np.float32)
     neg, exp = Node("n", "Neg", ("x",), ("y",)), Node("n", "Exp", ("x",), ("y",))
     assert node_error(neg, [x], -x) == ""
     assert node_error(neg, [x], -x + np.float32(0)) != ""
