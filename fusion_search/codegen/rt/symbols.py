@@ -11,6 +11,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from fusion_search.codegen.rt.intrinsics import I64
+from fusion_search.codegen.rt.loader import load_own
 
 
 def ints(n):
@@ -23,13 +24,21 @@ def export(name, function):
     binding.add_symbol(name, function.address)
 
 
+def _provide(name):
+    """Load the file of this package that exports `name`: code that names what is not there would abort the process."""
+    if binding.address_of_symbol(name) is None:
+        kernel = name.removeprefix("fs_rt_")
+        suffix = kernel.rpartition("_")[2]
+        load_own(kernel if kernel.startswith("gemm") else f"kernels_{suffix}", kernel)
+
+
 def external(name, n_args):
     """Build an intrinsic that calls the exported function `name`.
 
     Parameters
     ----------
     name : str
-        A name given to `export`, in this process, before the caller is run.
+        A name given to `export`; the file that does so is loaded now if it has not been.
     n_args : int
         Number of int64 arguments.
 
@@ -38,6 +47,8 @@ def external(name, n_args):
     intrinsic
         ``call(args)`` with a tuple of `n_args` int64.
     """
+
+    _provide(name)
 
     def call_external(typingctx, args):
         def codegen(context, builder, signature, values):
