@@ -14,6 +14,7 @@ from fusion_search.search import baselines
 from fusion_search.search.assemble import assemble
 from fusion_search.search.exact import exact
 from fusion_search.search.plan import Plan
+from fusion_search.search.policies import POLICIES
 
 Method = Callable[[GroupSpace, float], Plan]
 
@@ -56,9 +57,17 @@ def _fuse_all(space: GroupSpace, time_limit_s: float) -> Plan:
     return assemble(space, baselines.fuse_all(space), method="fuse-all")
 
 
+def _policy(name: str) -> Method:
+    def plan(space: GroupSpace, time_limit_s: float) -> Plan:
+        return assemble(space, POLICIES[name](space), method=name)
+
+    return plan
+
+
 METHODS: dict[str, Method] = {
     "exact": _exact,
     "unfused": _unfused,
     "per-operator": _per_operator,
     "fuse-all": _fuse_all,
+    **{name: _policy(name) for name in POLICIES},
 }

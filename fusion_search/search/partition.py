@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fusion_search.search.space import Facts, GroupSpace, bits
+from fusion_search.search.space import Facts, GroupSpace, bits, structurally_fit
 
 __all__ = ["Partition"]
 
@@ -92,6 +92,32 @@ class Partition:
             return 0
         return 0 if (one.below & two.above | two.below & one.above) & ~mask else mask
 
+    def operands(self, name: int) -> list[int]:
+        """Names of the groups that a group reads from, ascending."""
+        mask, inputs = self._groups[name].mask, 0
+        for v in bits(mask):
+            inputs |= self._space.preds[v]
+        return sorted({self._owner[v] for v in bits(inputs & ~mask)})
+
+    def readers(self, name: int) -> list[int]:
+        """Names of the groups that read from a group, ascending."""
+        return sorted({self._owner[v] for v in bits(self._groups[name].outputs)})
+
+    def joint(self, a: int, b: int) -> int:
+        """Return the union of two groups if it is a legal group and no group would wait for itself, else 0."""
+        if not self._groups[a].near & self._groups[b].mask:
+            return 0
+        mask = self.union(a, b)
+        return mask if mask and self._space.cost(mask) is not None and not self.waits(mask) else 0
+
+    def joint_of(self, names: Sequence[int]) -> int:
+        """Return the union of several groups under the conditions of `joint`, else 0."""
+        mask = 0
+        for name in names:
+            mask |= self._groups[name].mask
+        fit = structurally_fit(self._space, self._facts, mask) and self._space.cost(mask) is not None
+        return mask if fit and not self.waits(mask) else 0
+
     def waits(self, mask: int) -> bool:
         """Whether merging the groups inside `mask` would make a cycle: a path leaves the set and comes back.
 
@@ -124,8 +150,8 @@ class Partition:
             for name in self.names:
                 while self.mask(name) & within:
                     for other in self.near(name, within):
-                        mask = self.union(name, other)
-                        if mask and self._space.cost(mask) is not None and not self.waits(mask):
+                        mask = self.joint(name, other)
+                        if mask:
                             break
                     else:
                         break
