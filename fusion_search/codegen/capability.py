@@ -61,8 +61,8 @@ def _flat_reductions(program: Program, analysis: Analysis, members: list[Member]
     for i, member in enumerate(members):
         if member.spec.kind != "reduce" or len(members) == 1:
             continue
-        axes = [d for d in member.node.attr("axes") if member.operands[0].shape[d] != 1]
-        if len(axes) < 2:
+        # several axes, or one that a reshape elsewhere in the group cuts
+        if sum(len(atoms) for atoms in analysis.loops.loops[i][member.domain.rank :]) < 2:
             continue
         from fusion_search.codegen.access import group_access
 

@@ -236,9 +236,9 @@ class Emitter:
                 continue
             target = place_of[d]
             linear.offset += dim.offset * steps[target]
-            if dim.loop is not None and set(self._atoms_of(i, dim.loop)) <= place.strides.keys() & set(self._atoms_of(producer, target)):
-                # at the reader's own index along this dimension, which may be cut and lie there in blocks
-                linear.strides |= {atom: linear.strides.get(atom, 0) + place.strides[atom] for atom in self._atoms_of(i, dim.loop)}
+            if dim.loop is not None and set(atoms := self._atoms_of(i, dim.loop)) <= set(self._atoms_of(producer, target)):
+                # at the reader's own index along this dimension, which may be cut, and lie there in blocks or in part
+                linear.strides |= {a: linear.strides.get(a, 0) + place.strides[a] for a in atoms if a in place.strides}
                 continue
             for loop, coefficient in dim.terms:
                 for atom in self._atoms_of(i, loop):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fusion_search.codegen.capability import can_emit
-from fusion_search.codegen.kernel import Kernel, build
 from fusion_search.codegen.extents import paired
+from fusion_search.codegen.kernel import Kernel, build
 from fusion_search.fusion.analysis import analyse
 from fusion_search.fusion.program import Program, bits
 from fusion_search.ir.graph import Graph, Node

@@ -170,7 +170,7 @@ def _pruned(case: Case, outputs: Sequence[Value], cut: set[str]) -> Case | None:
     if not outputs:
         return None
     needed = {graph.base(value.name) for value in outputs}
-    nodes = []
+    nodes: list[Node] = []
     for node in reversed(graph.nodes):
         if node.output in needed and node.output not in cut:
             nodes.insert(0, node)
@@ -185,10 +185,11 @@ def _pruned(case: Case, outputs: Sequence[Value], cut: set[str]) -> Case | None:
         inputs.append(graph.values[name])
     names = {node.name for node in nodes}
     used = needed | {name for node in nodes for name in (*node.inputs, *node.outputs)} | {value.name for value in outputs}
-    values = {}
-    for name, value in graph.values.items():
-        if name in used or graph.base(name) in used and name in used:
-            values[name] = replace(value, view_of=graph.base(name) if value.view_of is not None else None)
+    values = {
+        name: replace(value, view_of=graph.base(name) if value.view_of is not None else None)
+        for name, value in graph.values.items()
+        if name in used
+    }
     constants = {name: array for name, array in graph.constants.items() if name in needed}
     pruned = Graph(graph.name, tuple(inputs), tuple(outputs), tuple(nodes), values, constants)
     groups = tuple(kept for group in case.groups if (kept := tuple(name for name in group if name in names)))

@@ -118,7 +118,7 @@ class Memory:
 
     def check(self, buffer: Buffer, index: Array) -> None:
         """Refuse indices outside a buffer."""
-        if index.size and not (0 <= int(index.min()) and int(index.max()) < buffer.count):
+        if index.size and (int(index.min()) < 0 or int(index.max()) >= buffer.count):
             raise AccessError(f"{buffer.name}: elements {index.min()} .. {index.max()} are touched, it has {buffer.count}")
 
     def read(self, buffer: Buffer, index: Array) -> Array:

@@ -45,9 +45,9 @@ def _integer(code: str) -> Callable[[Any], Any]:
 
 def _int_div(a: Any, b: Any) -> int:
     a, b = int(a), int(b)
-    if b == 0:
+    if not b:
         return 0
-    q = abs(a) // abs(b)
+    q: int = abs(a) // abs(b)
     return q if (a < 0) == (b < 0) else -q
 
 
@@ -63,7 +63,8 @@ def _int_pow(x: Any, y: Any) -> int:
     x, y = int(x), int(y)
     if y < 0:
         return {1: 1, -1: 1 if y % 2 == 0 else -1}.get(x, 0)
-    return pow(x, y, 1 << 64)
+    power: int = pow(x, y, 1 << 64)
+    return power
 
 
 def _shift_left(x: Any, n: Any, bits: Any) -> int:
@@ -111,12 +112,16 @@ def checked_index(index: Any, size: int, flag: list[int]) -> int:
     return 0
 
 
+def _pow(x: Any, y: Any) -> Any:
+    return np.power(np.array([x, x]), np.array([y, y]))[0]  # of a number, NumPy takes the root where the exponent is a half
+
+
 def _maths() -> dict[str, Any]:
     one: dict[str, Any] = {name: getattr(np, name) for name in ("exp", "log", "tanh", "sin", "cos", "tan", "sinh", "cosh", "log1p")}
     one |= {f"a{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")}
     one |= {"sigmoid": special.expit, "erf": special.erf, "rint": np.rint, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
     one |= {"sqrt": np.sqrt, "fabs": np.abs}
-    two: dict[str, Any] = {"pow": np.power, "mod": np.mod, "fmod": np.fmod, "copysign": np.copysign}
+    two: dict[str, Any] = {"pow": _pow, "mod": np.mod, "fmod": np.fmod, "copysign": np.copysign}
     return {f"{name}{bits}": function for name, function in {**one, **two}.items() for bits in (32, 64)}
 
 
@@ -197,7 +202,7 @@ def make_conv(memory: Memory) -> Callable[..., None]:
         inner, height, width, filters, out_h, out_w, kh, kw, sh, sw, dh, dw, top, left, groups, by_image, by_channel, by_row = d[:18]
         shape = WindowShape(inner * groups, filters * groups, height, width, out_h, out_w, (kh, kw), (sh, sw), (dh, dw), top, left, groups)
         _scratch(memory, scratch, conv_scratch_bytes(shape))
-        if not (0 <= oc0 and oc1 <= filters and 0 <= h0 and h1 <= out_h and 0 <= group < groups):
+        if oc0 < 0 or oc1 > filters or h0 < 0 or h1 > out_h or not 0 <= group < groups:
             raise AccessError(f"filters {oc0} .. {oc1} of {filters}, rows {h0} .. {h1} of {out_h}, group {group} of {groups}")
         if oc1 <= oc0 or h1 <= h0:
             return
@@ -231,7 +236,7 @@ def make_pool(memory: Memory) -> Callable[..., None]:
         _, height, width, _, out_h, out_w, kh, kw, sh, sw, dh, dw, top, left, channels, by_image, by_channel, by_row = d[:18]
         shape = WindowShape(channels, channels, height, width, out_h, out_w, (kh, kw), (sh, sw), (dh, dw), top, left, channels)
         _scratch(memory, scratch, conv_scratch_bytes(shape))
-        if not (0 <= c0 and c1 <= channels and 0 <= h0 and h1 <= out_h):
+        if c0 < 0 or c1 > channels or h0 < 0 or h1 > out_h:
             raise AccessError(f"channels {c0} .. {c1} of {channels}, rows {h0} .. {h1} of {out_h}")
         if c1 <= c0 or h1 <= h0:
             return

@@ -102,5 +102,5 @@ def test_inputs_are_read_only() -> None:
         swap = {name: other for name in names for other in names if other != name}
         return replace(kernel, slots=tuple(replace(s, value=swap.get(s.value, s.value)) if s.value else s for s in kernel.slots))
 
-    with pytest.raises(KernelError, match="read-only|never written"):
+    with pytest.raises(KernelError, match=r"read-only|never written"):
         edited(graph, into_input)(random_feeds(graph, 0))

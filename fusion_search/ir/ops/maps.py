@@ -99,11 +99,13 @@ def _int_div(a: Array, b: Array) -> Array:
     """Truncating integer division as ONNX has it; a division by zero gives 0."""
     if a.dtype.kind == "f" or a.dtype.kind == "V":
         return a / b
-    safe = np.where(b == 0, 1, b)
-    quotient = (np.abs(a.astype(object)) // np.abs(safe.astype(object))) * np.sign(a.astype(object)) * np.sign(safe.astype(object))
-    wrapped = np.vectorize(lambda v: int(v) & ((1 << (8 * a.dtype.itemsize)) - 1), otypes=[object])(quotient)
-    unsigned = np.asarray(wrapped).astype(np.dtype(f"u{a.dtype.itemsize}"))
-    return np.where(b == 0, np.zeros((), a.dtype), unsigned.view(a.dtype).reshape(quotient.shape))
+    opposite = (b == -1) if a.dtype.kind == "i" else np.zeros(np.shape(b), bool)
+    safe = np.where((b == 0) | opposite, np.ones((), a.dtype), b)
+    floor = np.floor_divide(a, safe)
+    truncated = floor + ((floor < 0) & (floor * safe != a)).astype(a.dtype)
+    # the quotient of the smallest integer by -1 wraps around, as negation does
+    found = np.where(opposite, np.negative(a), truncated)
+    return np.where(b == 0, np.zeros((), a.dtype), found).astype(a.dtype)
 
 
 def _div_body(dt: str, a: Sequence[str], attrs: dict[str, Any]) -> str:
