@@ -715,3 +715,16 @@ def test_a_thousand_nodes_take_less_than_a_second() -> None:
     assert check(graph, plan) == []
     assert len(graph.nodes) == 999
     assert time.perf_counter() - start < 2.0  # about 0.3 s; shared machines are noisy
+
+
+@pytest.mark.parametrize("shape", [(0, 16), (3, 0, 4), (4, 0)])
+def test_plans_of_tensors_without_elements(shape: tuple[int, ...]) -> None:
+    b = GraphBuilder("empty")
+    x = b.op("Exp", b.input("x", np.float32, shape))
+    y = b.op("Transpose", x, perm=tuple(reversed(range(len(shape)))))
+    b.output("y", b.op("Tanh", y))
+    b.output("z", b.op("Tanh", b.op("ReduceSum", x, axes=(1,))))
+    graph = b.build()
+    space = space_of(graph, load("local"))
+    for plan in (plan_of(space, [1 << k for k in range(space.n)]), plan_of(space, [(1 << space.n) - 1])):
+        assert [str(v) for v in check(graph, plan)] == []

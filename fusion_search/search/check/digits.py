@@ -73,6 +73,8 @@ def same_digit(form: Form, extents: Shape, stride: int, mine: Digit) -> bool:
     if mine.extent < 2:
         return True
     modulus = stride * mine.extent
+    if not modulus or 0 in extents:
+        return True  # there is no point at which they could differ
     moves = [(c, count - 1) for c, count in form.free]
     for loop, c in {mine.loop: 0, **form.loops}.items():
         if loop == mine.loop:

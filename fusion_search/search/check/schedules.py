@@ -53,7 +53,9 @@ class ScheduleCheck:
         self.makers = {value: step for step in steps for value in step.node.outputs}
 
     def violations(self) -> Iterator[Violation]:
-        """Yield what is wrong; later rules only when the earlier ones hold."""
+        """Yield what is wrong; later rules only when the earlier ones hold. Loops without points cannot be wrong."""
+        if any(0 in step.extents for step in self.steps):
+            return
         for rules in ((self._form,), (self._names, self._overlaps, self._edges, self._samples, self._tiles)):
             found = [Violation("schedule", self.where, message) for rule in rules for message in rule()]
             yield from found
