@@ -15,6 +15,8 @@ import hardware_profiles
 from fusion_search.codegen.capability import can_emit
 from fusion_search.errors import PlanError, ProfileError, UsageError
 from fusion_search.frontends.onnx import load_onnx
+from fusion_search.fusion.constraints import constrain
+from fusion_search.fusion.demands import Constraint, fusion_off, keep, must_fuse, never_fuse
 from fusion_search.fusion.program import Program
 from fusion_search.fusion.reasons import Reason
 from fusion_search.fusion.space import GroupSpace
@@ -88,7 +90,7 @@ def search(
     method: str = "exact",
     cost_model: str = "weighted",
     weights: Mapping[str, float] | None = None,
-    constraints: Sequence[object] = (),
+    constraints: Sequence[Constraint] = (),
     time_limit_s: float = 60.0,
 ) -> Plan:
     """Find a fusion plan.
@@ -104,8 +106,9 @@ def search(
         ``"weighted"`` (J is the weighted sum of traffic, launch, spill and recompute, in seconds) or ``"roofline"``.
     weights : mapping of str to float, optional
         Weight of each term; 1 where none is given.
-    constraints : sequence
-        None is known yet; anything but an empty sequence is refused.
+    constraints : sequence of Constraint
+        What the plan must keep to: :func:`must_fuse`, :func:`never_fuse`, :func:`fusion_off`, :func:`keep`. The search stays
+        exact: the certificate is for the plans that keep to them, and `plan.space` lists them.
     time_limit_s : float
         Budget of the exact search; when it is spent the best plan found is returned as ``"feasible"`` with a true
         lower bound.
@@ -118,7 +121,8 @@ def search(
     Raises
     ------
     UsageError
-        For an unknown method, cost model, term or constraint.
+        For an unknown method, cost model, term, constraint or name; for constraints that contradict each other, or that no
+        plan keeps to.
 
     Notes
     -----
@@ -127,11 +131,9 @@ def search(
     """
     if method not in METHODS:
         raise UsageError(f"unknown method {method!r}", hint=f"known methods: {', '.join(METHODS)}")
-    if constraints:
-        raise UsageError(f"unknown constraint {constraints[0]!r}", hint="this version knows no constraints")
     if not time_limit_s > 0:
         raise UsageError(f"time_limit_s: expected a number > 0, got {time_limit_s}")
-    return METHODS[method](_space(graph, profile, cost_model, weights), time_limit_s)
+    return METHODS[method](constrain(_space(graph, profile, cost_model, weights), constraints), time_limit_s)
 
 
 def price(
@@ -141,15 +143,26 @@ def price(
     *,
     cost_model: str = "weighted",
     weights: Mapping[str, float] | None = None,
+    constraints: Sequence[Constraint] = (),
 ) -> Plan | list[Reason]:
     """Price a plan given as lists of core node names.
+
+    Parameters
+    ----------
+    graph : Graph
+    groups : sequence of sequence of str
+    profile : Profile
+    cost_model : str
+    weights : mapping of str to float, optional
+    constraints : sequence of Constraint
+        A group that does not keep to them is illegal by the rule ``user``.
 
     Returns
     -------
     Plan or list of Reason
         The plan, its groups in an order in which they can run; or every reason why it is illegal.
     """
-    space = _space(graph, profile, cost_model, weights)
+    space = constrain(_space(graph, profile, cost_model, weights), constraints)
     found = ordered_or_reasons(space, groups)
     masks = [entry for entry in found if isinstance(entry, int)]
     if len(masks) != len(found) or (space.n and not found):
@@ -234,6 +247,6 @@ def _space(graph: Graph, profile: Profile, cost_model: str, weights: Mapping[str
 
 
 __all__ = [
-    "Graph", "Plan", "PlanError", "Profile", "check", "compile", "list_profiles", "load", "load_profile", "measure", "methods", "price",
-    "search", "verify",
+    "Graph", "Plan", "PlanError", "Profile", "check", "compile", "fusion_off", "keep", "list_profiles", "load", "load_profile", "measure",
+    "methods", "must_fuse", "never_fuse", "price", "search", "verify",
 ]  # fmt: skip
