@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fusion_search.api import (
+        Bounds,
         Graph,
         Plan,
         Profile,
+        assert_fused,
         check,
         compile,
+        explain,
         fusion_off,
         keep,
         list_profiles,
@@ -40,11 +43,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Bounds",
     "Graph",
     "Plan",
     "Profile",
+    "assert_fused",
     "check",
     "compile",
+    "explain",
     "fusion_off",
     "keep",
     "list_profiles",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
@@ -29,7 +29,10 @@ from fusion_search.runtime.measure import verify as _verify
 from fusion_search.search.assemble import assemble, ordered_or_reasons
 from fusion_search.search.check import Violation
 from fusion_search.search.check import check as _check
+from fusion_search.search.explain import Bounds, Explanation, constraints_of, explain_pair
+from fusion_search.search.explain import assert_fused as _assert_fused
 from fusion_search.search.methods import METHODS
+from fusion_search.search.overview import Overview, overview
 from fusion_search.search.plan import Plan
 from hardware_profiles import Profile
 
@@ -175,6 +178,63 @@ def check(graph: Graph, plan: Plan) -> list[Violation]:
     return _check(graph, plan)
 
 
+def explain(
+    plan: Plan, a: str | None = None, b: str | None = None, *, flips: bool = True, bounds: Bounds | None = None, time_limit_s: float = 60.0
+) -> Explanation | Overview:
+    """Say why two nodes share a kernel or do not; or, without nodes, what a plan is made of.
+
+    Parameters
+    ----------
+    plan : Plan
+    a, b : str, optional
+        Core nodes, or nodes of the model, which stand for all their core nodes.
+    flips : bool
+        Also look for where the decision flips along memory bandwidth, launch overhead and symbolic dimensions.
+    bounds : Bounds, optional
+        Where to look for flips, and how closely.
+    time_limit_s : float
+        Budget of each search.
+
+    Returns
+    -------
+    Explanation or Overview
+        With two nodes: `.fused`, `.reasons`, `.delta_cost_s`, `.delta_terms`, `.forced_plan`, `.flips`. Without: `.fusions`,
+        `.dearest`, `.edges`. ``str()`` of either is the text for a person.
+
+    Raises
+    ------
+    UsageError
+        When a name is unknown, only one is given, or both stand for one node.
+    """
+    space_of = _space_like(plan)
+    if a is None and b is None:
+        return overview(plan, space_of(plan.graph, plan.profile), constraints_of(plan), time_limit_s=time_limit_s)
+    if a is None or b is None:
+        raise UsageError("explain: expected two nodes, or none", hint='such as explain(plan, "a", "b")')
+    source = plan.graph.source
+
+    def rebound(name: str, extent: int) -> Graph:
+        assert source is not None
+        return run_passes(source.bind({**source.dims, name: extent}, {}))
+
+    return explain_pair(
+        plan, a, b, space_of, time_limit_s=time_limit_s, bounds=(bounds or Bounds()) if flips else None, rebind=rebound if source else None
+    )
+
+
+def assert_fused(plan: Plan, a: str, b: str, *, time_limit_s: float = 60.0) -> None:
+    """Raise PlanError, with the reason or the price, unless one kernel of a plan computes both nodes.
+
+    Raises
+    ------
+    PlanError
+        When no group holds all core nodes of both.
+    UsageError
+        When a name is unknown.
+    """
+    _assert_fused(plan, a, b, _space_like(plan), time_limit_s=time_limit_s)
+
+
 def compile(plan: Plan) -> CompiledPlan:
     """Compile a plan for this machine; compiling the same plan again gives the same object.
 
@@ -238,6 +298,11 @@ def _space_of(program: Program, profile: Profile, model: costmodels.CostModel) -
     return GroupSpace(program, profile, model, can_emit if profile.runs_here else None)
 
 
+def _space_like(plan: Plan) -> Callable[[Graph, Profile], GroupSpace]:
+    """The space of groups of a graph on a profile, on the cost model of a plan."""
+    return lambda graph, profile: _space(graph, profile, plan.cost_model, plan.weights)
+
+
 def _space(graph: Graph, profile: Profile, cost_model: str, weights: Mapping[str, float] | None) -> GroupSpace:
     try:
         model = costmodels.model(cost_model, weights)
@@ -247,6 +312,6 @@ def _space(graph: Graph, profile: Profile, cost_model: str, weights: Mapping[str
 
 
 __all__ = [
-    "Graph", "Plan", "PlanError", "Profile", "check", "compile", "fusion_off", "keep", "list_profiles", "load", "load_profile", "measure",
-    "methods", "must_fuse", "never_fuse", "price", "search", "verify",
+    "Bounds", "Graph", "Plan", "PlanError", "Profile", "assert_fused", "check", "compile", "explain", "fusion_off", "keep", "list_profiles",
+    "load", "load_profile", "measure", "methods", "must_fuse", "never_fuse", "price", "search", "verify",
 ]  # fmt: skip
