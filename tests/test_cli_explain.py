@@ -80,6 +80,6 @@ def test_demands(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     status, _, err = run(capsys, "plan", path, "--must-fuse", "n_m", *ON_H100)
     assert status == 2
     assert "expected names of nodes with commas between" in err
-    status, out, _ = run(capsys, "plan", path, "--keep", "r", "--fusion-off", "Softmax", "--json", *ON_H100)
+    status, out, _ = run(capsys, "plan", path, "--keep", "m", "--fusion-off", "Softmax", "--json", *ON_H100)
     assert status == 0
     assert {tuple(group["origin"].split()) for group in json.loads(out)["groups"]} == {("n_m",), ("n_r",), ("n_s",), ("n_y",)}
