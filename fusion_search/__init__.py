@@ -31,12 +31,15 @@ if TYPE_CHECKING:
         list_profiles,
         load,
         load_profile,
+        margins,
         measure,
         methods,
         must_fuse,
         never_fuse,
+        pareto,
         price,
         search,
+        sensitivity,
         verify,
     )
 
@@ -56,12 +59,15 @@ __all__ = [
     "list_profiles",
     "load",
     "load_profile",
+    "margins",
     "measure",
     "methods",
     "must_fuse",
     "never_fuse",
+    "pareto",
     "price",
     "search",
+    "sensitivity",
     "verify",
 ]
 

@@ -33,7 +33,11 @@ from fusion_search.search.explain import Bounds, Explanation, constraints_of, ex
 from fusion_search.search.explain import assert_fused as _assert_fused
 from fusion_search.search.methods import METHODS
 from fusion_search.search.overview import Overview, overview
+from fusion_search.search.pareto import ParetoPoint
+from fusion_search.search.pareto import pareto as _pareto
 from fusion_search.search.plan import Plan
+from fusion_search.search.sensitivity import Margin, Sensitivity, axis_of, envelope
+from fusion_search.search.sensitivity import margins as _margins
 from hardware_profiles import Profile
 
 
@@ -235,6 +239,89 @@ def assert_fused(plan: Plan, a: str, b: str, *, time_limit_s: float = 60.0) -> N
     _assert_fused(plan, a, b, _space_like(plan), time_limit_s=time_limit_s)
 
 
+def sensitivity(
+    graph: Graph,
+    profile: Profile,
+    parameter: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    cost_model: str = "weighted",
+    weights: Mapping[str, float] | None = None,
+    constraints: Sequence[Constraint] = (),
+    time_limit_s: float = 60.0,
+) -> Sensitivity:
+    """Find the least J along one parameter, with every value at which the best plan changes.
+
+    Parameters
+    ----------
+    graph : Graph
+    profile : Profile
+    parameter : str
+        A weight, such as ``"launch"``, or a number of the profile that terms are linear in, or in whose reciprocal they are.
+    low, high : float, optional
+        The range; by default up to 16 times the value, and down to 0 or a sixteenth of it.
+    cost_model, weights, constraints
+        As for :func:`search`.
+    time_limit_s : float
+        Budget of each search.
+
+    Returns
+    -------
+    Sensitivity
+        `.breakpoints`, `.pieces`, `.cost_s(value)`; exact, not sampled: a lower envelope of lines, closed by a search at each crossing.
+
+    Raises
+    ------
+    UsageError
+        When J of a fixed plan is not linear along the parameter, or there is none of that name.
+    """
+    axis = axis_of(_space(graph, profile, cost_model, weights), parameter, low, high)
+    return envelope(axis, constraints, time_limit_s=time_limit_s)
+
+
+def margins(plan: Plan, names: Sequence[str] | None = None, *, time_limit_s: float = 60.0) -> Mapping[str, Margin]:
+    """Say how far each weight and each number of the profile may move, one at a time, before another plan wins.
+
+    Parameters
+    ----------
+    plan : Plan
+    names : sequence of str, optional
+        The parameters; by default all along which J of a fixed plan is linear.
+    time_limit_s : float
+        Budget of each search.
+
+    Returns
+    -------
+    mapping of str to Margin
+        `.low`, `.high`, and the plans that win `.below` and `.above`, None at an end of the range that was looked at.
+    """
+    space = _space(plan.graph, plan.profile, plan.cost_model, plan.weights)
+    return _margins(space, plan, constraints_of(plan), names=names, time_limit_s=time_limit_s)
+
+
+def pareto(
+    graph: Graph, profile: Profile, *, constraints: Sequence[Constraint] = (), time_limit_s: float = 60.0
+) -> tuple[ParetoPoint, ...]:
+    """Find the plans that trade traffic, launches and spill against each other.
+
+    Parameters
+    ----------
+    graph : Graph
+    profile : Profile
+    constraints : sequence of Constraint
+    time_limit_s : float
+        Budget of each search.
+
+    Returns
+    -------
+    tuple of ParetoPoint
+        The supported points: those that are best for some weights. Plans that no weights make best are not found, although no
+        other plan may be better in all three.
+    """
+    return _pareto(_space(graph, profile, "weighted", None), constraints, time_limit_s=time_limit_s)
+
+
 def compile(plan: Plan) -> CompiledPlan:
     """Compile a plan for this machine; compiling the same plan again gives the same object.
 
@@ -313,5 +400,6 @@ def _space(graph: Graph, profile: Profile, cost_model: str, weights: Mapping[str
 
 __all__ = [
     "Bounds", "Graph", "Plan", "PlanError", "Profile", "assert_fused", "check", "compile", "explain", "fusion_off", "keep", "list_profiles",
-    "load", "load_profile", "measure", "methods", "must_fuse", "never_fuse", "price", "search", "verify",
+    "load", "load_profile", "margins", "measure", "methods", "must_fuse", "never_fuse", "pareto", "price", "search", "sensitivity",
+    "verify",
 ]  # fmt: skip
