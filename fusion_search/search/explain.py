@@ -150,9 +150,10 @@ class Explanation:
         share = f", {delta / self.plan.cost_s:+.2%}" if self.plan.cost_as else ""
         proof = "" if forced.status == "optimal" else f" (the search did not close, gap {forced.gap:.2%})"
         first = f"{verb}, J is {seconds(forced.cost_s)} in place of {seconds(self.plan.cost_s)}: {signed(delta)}{share}{proof}."
-        terms = [f"{name} {signed(value)}" for name, value in self.delta_terms.items() if value]
-        launches = forced.launches - self.plan.launches
-        return [first, f"  {', '.join([*terms, f'{launches:+d} launches'])}"]
+        changes = [f"{name} {signed(value)}" for name, value in self.delta_terms.items() if value]
+        if forced.launches != self.plan.launches:
+            changes.append(f"{forced.launches - self.plan.launches:+d} launches")
+        return [first, f"  {', '.join(changes)}"] if changes else [first]
 
     def _tried(self, name: str) -> str:
         if name not in _NUMBERS:
@@ -205,12 +206,11 @@ def explain_pair(
     demands = constraints_of(plan)
     forced, reasons = _forced(space, demands, a, b, fused, one | other, time_limit_s)
     flips: dict[str, Flip | None] = {}
-    # What no bandwidth and no launch overhead makes legal does not flip along them.
-    lasting = bool(reasons) and all(reason.rule in _LASTING for reason in reasons)
-    if bounds is not None and not lasting:
+    if bounds is not None:
         finder = _Flips(plan, a, b, fused, space_of, demands, time_limit_s, bounds)
-        flips = finder.of_numbers()
-        if rebind is not None:
+        if not reasons:  # no bandwidth and no launch overhead makes anything legal
+            flips = finder.of_numbers()
+        if rebind is not None and not any(reason.rule in _LASTING for reason in reasons):
             flips |= finder.of_dims(rebind)
     return Explanation(plan, a, b, fused, shared, reasons, forced, flips, bounds or Bounds())
 
