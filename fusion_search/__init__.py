@@ -18,36 +18,56 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fusion_search.api import (
+        Bounds,
         Graph,
         Plan,
         Profile,
+        assert_fused,
         check,
         compile,
+        explain,
+        fusion_off,
+        keep,
         list_profiles,
         load,
         load_profile,
+        margins,
         measure,
         methods,
+        must_fuse,
+        never_fuse,
+        pareto,
         price,
         search,
+        sensitivity,
         verify,
     )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Bounds",
     "Graph",
     "Plan",
     "Profile",
+    "assert_fused",
     "check",
     "compile",
+    "explain",
+    "fusion_off",
+    "keep",
     "list_profiles",
     "load",
     "load_profile",
+    "margins",
     "measure",
     "methods",
+    "must_fuse",
+    "never_fuse",
+    "pareto",
     "price",
     "search",
+    "sensitivity",
     "verify",
 ]
 

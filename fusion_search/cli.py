@@ -116,6 +116,14 @@ def _bindings(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> 
     return dims
 
 
+def _names(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    found = tuple(tuple(name.strip() for name in word.split(",")) for word in words)
+    for word, listed in zip(words, found, strict=True):
+        if len(listed) < 2 or not all(listed):
+            raise click.BadParameter(f"expected names of nodes with commas between, such as conv1,relu1; got {word!r}")
+    return found
+
+
 def _writable(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
     if path is not None and not Path(path).absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder {str(Path(path).parent)!r}")
@@ -134,6 +142,10 @@ def _search_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--save", type=click.Path(dir_okay=False), callback=_writable, help="Write the plan to this file."),
         click.option("--time-limit", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Seconds to search."),
+        click.option("--keep", multiple=True, metavar="VALUE", help="A value that has to reach memory."),
+        click.option("--fusion-off", multiple=True, metavar="OP", help="An operator that fuses with no other."),
+        click.option("--never-fuse", multiple=True, metavar="A,B", callback=_names, help="Nodes of which no kernel computes two."),
+        click.option("--must-fuse", multiple=True, metavar="A,B", callback=_names, help="Nodes that one kernel computes."),
         click.option("--method", default="exact", show_default=True, help="How to search: exact, or a baseline."),
         click.option("--profile", default="local", show_default=True, help="A profile's name, or the path of its TOML file."),
     ):
@@ -180,19 +192,59 @@ def demo(model: str, seed: int, as_json: bool, pairs: int, top: int, **search: A
 @click.argument("model", type=type_file)
 @_search_options
 @dim_option
+@click.option("--assert-fused", multiple=True, metavar="A,B", callback=_names, help="Fail, with the reason, unless one kernel has both.")
 @top_option
 @json_option
 @debug_option
-def plan(model: str, dims: dict[str, int], as_json: bool, top: int, **search: Any) -> int:
+def plan(model: str, dims: dict[str, int], as_json: bool, top: int, assert_fused: tuple[tuple[str, ...], ...], **search: Any) -> int:
     """Search the best fusion plan of MODEL.
 
-    Prints what each group costs, the certificate (status, J, lower bound, gap, space) and what the baselines cost.
+    Prints what each group costs, the certificate (status, J, lower bound, gap, space) and what the baselines cost. Names are those of
+    the model's nodes, or of core nodes.
     """
+    import fusion_search as fs
+
     planned = _plan(model, dims, **search)
     if as_json:
         _print_json(planned.facts)
     else:
         _show_plan(planned, top)
+    if planned.facts["violations"]:
+        return UNSOUND
+    for first, *others in assert_fused:
+        for other in others:
+            fs.assert_fused(planned.plan, first, other)
+    return 0
+
+
+@cli.command()
+@click.argument("model", type=type_file)
+@click.argument("nodes", nargs=-1, metavar="[A B]")
+@_search_options
+@dim_option
+@click.option("--flips/--no-flips", default=True, help="Look for where the decision flips.")
+@json_option
+@debug_option
+def explain(model: str, nodes: tuple[str, ...], dims: dict[str, int], flips: bool, as_json: bool, **search: Any) -> int:
+    """Say why nodes A and B of MODEL share a kernel or do not.
+
+    Which rule forbids it, or what J is when it is otherwise, and where the decision flips. Without nodes, prints the fusions worth
+    most, the groups that cost most, and the edges whose cut costs most.
+    """
+    import fusion_search as fs
+    from fusion_search.report.explained import facts
+    from fusion_search.report.progress import step
+
+    if len(nodes) not in (0, 2):
+        raise click.UsageError(f"expected two nodes or none, got {len(nodes)}")
+    planned = _plan(model, dims, baselines=False, **search)
+    with step("explain"):
+        found = fs.explain(planned.plan, *nodes, flips=flips, time_limit_s=search["time_limit"])
+    if as_json:
+        _print_json({key: planned.facts[key] for key in ("model", "dims", "profile", "method", "status", "cost_s")} | facts(found))
+    else:
+        for line in str(found).splitlines():
+            click.echo(line[: len(line) - len(line.lstrip())] + one_line(line))
     return UNSOUND if planned.facts["violations"] else 0
 
 
@@ -227,7 +279,7 @@ def check(model: str, plan_file: str, dims: dict[str, int], as_json: bool) -> in
     """
     import fusion_search as fs
     from fusion_search.report.progress import step
-    from fusion_search.report.text import seconds
+    from fusion_search.search.wording import seconds
 
     with step(f"read {model}"):
         graph = fs.load(model, dims=dims)
@@ -287,18 +339,45 @@ class _Planned:
     facts: dict[str, Any]
 
 
-def _plan(model: str, dims: dict[str, int], *, profile: str, method: str, time_limit: float, save: str | None) -> _Planned:
+def _constraints(
+    must_fuse: Sequence[Sequence[str]], never_fuse: Sequence[Sequence[str]], fusion_off: Sequence[str], keep: Sequence[str]
+) -> list[Any]:
     import fusion_search as fs
+
+    apart: list[Any] = [fs.never_fuse(*names) for names in never_fuse]
+    off = [fs.fusion_off(op=op) for op in fusion_off]
+    return [*(fs.must_fuse(*names) for names in must_fuse), *apart, *off, *([fs.keep(*keep)] if keep else [])]
+
+
+def _plan(
+    model: str,
+    dims: dict[str, int],
+    *,
+    profile: str,
+    method: str,
+    time_limit: float,
+    save: str | None,
+    baselines: bool = True,
+    **demands: Any,
+) -> _Planned:
+    import fusion_search as fs
+    from fusion_search.errors import UsageError
     from fusion_search.report.progress import say, step
 
     if method not in fs.methods():
         raise click.BadParameter(f"{method!r} is not one of {', '.join(fs.methods())}", param_hint="--method")
     target = fs.load_profile(profile)
+    demanded = _constraints(**demands)
     with step(f"read {Path(model).name}"):
         graph = fs.load(model, dims=dims)
     with step(f"search {method}"):
-        found = fs.search(graph, target, method=method, time_limit_s=time_limit)
-    baselines = {other: fs.search(graph, target, method=other) for other in fs.methods() if other not in ("exact", method)}
+        found = fs.search(graph, target, method=method, time_limit_s=time_limit, constraints=demanded)
+    others: dict[str, fs.Plan] = {}
+    for other in [name for name in fs.methods() if baselines and name not in ("exact", method)]:
+        try:
+            others[other] = fs.search(graph, target, method=other, constraints=demanded)
+        except UsageError as error:  # the method cannot do what is demanded
+            say(f"{other}: {error}")
     violations = _checked(graph, found)
     if save:
         found.save(save)
@@ -306,9 +385,9 @@ def _plan(model: str, dims: dict[str, int], *, profile: str, method: str, time_l
     facts: dict[str, Any] = {"model": Path(model).stem, "dims": dims, "profile": profile, "method": method}
     facts |= {key: getattr(found, key) for key in ("status", "cost_s", "lower_bound_s", "gap", "terms", "bytes_moved", "launches", "space")}
     costs = ("cost_s", "bytes_moved", "launches")
-    facts["baselines"] = {name: {key: getattr(other, key) for key in costs} for name, other in baselines.items()}
+    facts["baselines"] = {name: {key: getattr(other, key) for key in costs} for name, other in others.items()}
     facts |= {"violations": violations, "groups": found.records()}
-    return _Planned(found, baselines, facts)
+    return _Planned(found, others, facts)
 
 
 def _checked(graph: fs.Graph, found: fs.Plan) -> list[str]:

@@ -8,10 +8,14 @@ recomputation do not grow, the outer loops stay (v carries the loops that u, whi
 between groups is added. What could break is connection: v's readers were joined through v, and stay joined through the
 live-in v when that is larger than a cache line, or when there is one reader. So some optimal plan keeps u and v together,
 and by induction whole chains.
+
+A user's demands can break that argument only through the nodes that they touch (`GroupSpace.touched`), which are in no chain.
+What a demand joins (`GroupSpace.joined`) is one node here too, whether it is legal alone or not.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -19,7 +23,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from fusion_search.fusion.floors import RunFloors
+from fusion_search.fusion.floors import MOST, RunFloors
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.space import GroupSpace
 
@@ -33,9 +37,15 @@ class CoarseSpace:
     Parameters
     ----------
     fine : GroupSpace
+    within : int, optional
+        The nodes to look at, a convex set; all by default.
+    chained : bool
+        False to join nothing but what the user demands.
     """
 
     fine: GroupSpace
+    within: int = -1
+    chained: bool = True
     clusters: list[int] = field(init=False)
     n: int = field(init=False)
     preds: list[int] = field(init=False)
@@ -47,7 +57,9 @@ class CoarseSpace:
 
     def __post_init__(self) -> None:
         fine = self.fine
-        self.clusters = chains(fine)
+        nodes = self.within & ((1 << fine.n) - 1)
+        found = chains(fine, nodes) if self.chained else [1 << p for p in bits(nodes)]
+        self.clusters = _joined(fine, found)
         self.n = len(self.clusters)
         home = {p: c for c, cluster in enumerate(self.clusters) for p in bits(cluster)}
         known: dict[int, int] = {}
@@ -57,7 +69,7 @@ class CoarseSpace:
             for p in bits(self.clusters[c]):
                 reached = masks[p] | self.clusters[c]  # the same for all readers of one value
                 if reached not in known:
-                    known[reached] = sum(1 << d for d in {home[q] for q in bits(reached)})
+                    known[reached] = sum(1 << d for d in {home[q] for q in bits(reached & nodes)})
                 found |= known[reached]
             return found & ~(1 << c)
 
@@ -109,6 +121,8 @@ class ChainFloors:
         self.most = fine.max_nodes
         sequence = [p for c in chains for p in bits(space.clusters[c])]
         self.floors = RunFloors(fine.program, fine.profile, fine.model, sequence, self.most)
+        #: What a demanded set that is not legal alone costs: floors are floors of that, too.
+        self.penalties = {k: min(space.cost(1 << c) or 0, MOST >> 8) for k, c in enumerate(chains) if space.clusters[c] in fine.joined}
 
     def rows(self) -> list[npt.NDArray[np.int64]]:
         """For each chain what the runs of 1, 2, ... chains from it cost at least."""
@@ -118,6 +132,9 @@ class ChainFloors:
         for c, start in enumerate(ends[:-1]):
             stop = int(np.searchsorted(ends, start + self.most, side="right"))
             found.append(fine[start][ends[c + 1 : stop] - start - 1])
+        for c, alone in self.penalties.items():
+            found[c] = found[c].copy() if found[c].size else np.full(1, alone, np.int64)
+            found[c][0] = alone
         return found
 
     def whole(self) -> int:
@@ -145,13 +162,20 @@ def _long_lines(space: GroupSpace) -> int:
     return found
 
 
-def chains(space: GroupSpace) -> list[int]:
-    """Return the chains as masks, in canonical order. A chain longer than a group may be is left as single nodes."""
+def chains(space: GroupSpace, nodes: int = -1) -> list[int]:
+    """Return the chains as masks, in canonical order. A chain longer than a group may be is left as single nodes.
+
+    Parameters
+    ----------
+    space : GroupSpace
+    nodes : int, optional
+        The nodes to look at; all by default.
+    """
     program = space.program
     clusters: list[int] = []
-    lines = _long_lines(space)
-    for p in range(len(program.members)):
-        if clusters and not lines >> p & 1 and _follows(space, program, p - 1, p):
+    barred = _long_lines(space) | space.touched | space.touched << 1
+    for p in bits(nodes & ((1 << space.n) - 1)):
+        if clusters and clusters[-1] >> (p - 1) & 1 and not barred >> p & 1 and _follows(space, program, p - 1, p):
             clusters[-1] |= 1 << p
         else:
             clusters.append(1 << p)
@@ -159,6 +183,36 @@ def chains(space: GroupSpace) -> list[int]:
     for cluster in clusters:
         whole = cluster.bit_count() == 1 or (cluster.bit_count() <= space.max_nodes and space.cost(cluster) is not None)
         found += [cluster] if whole else [1 << p for p in bits(cluster)]
+    return found
+
+
+def _joined(space: GroupSpace, clusters: list[int]) -> list[int]:
+    """Put what the user joins into one cluster each; the clusters in an order in which they can run."""
+    if not space.joined:
+        return clusters
+    united = 0
+    for mask in space.joined:
+        united |= mask
+    inside = 0
+    for cluster in clusters:
+        inside |= cluster
+    left = [c for c in clusters if not c & united] + [mask for mask in space.joined if mask & inside]
+    home = {p: c for c in left for p in bits(c)}
+    waits = {c: {home[q] for p in bits(c) for q in bits(space.preds[p] & inside)} - {c} for c in left}
+    after: dict[int, list[int]] = {}
+    for c, before in waits.items():
+        for b in before:
+            after.setdefault(b, []).append(c)
+    ready = [(c & -c, c) for c in left if not waits[c]]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        _, c = heapq.heappop(ready)
+        found.append(c)
+        for d in after.get(c, ()):
+            waits[d].discard(c)
+            if not waits[d]:
+                heapq.heappush(ready, (d & -d, d))
     return found
 
 

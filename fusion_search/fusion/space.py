@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from costmodels import CostModel
+from costmodels import CostModel, GroupFeatures
 from fusion_search.fusion.analysis import Analysis, analyse
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.reasons import Reason
@@ -40,6 +40,13 @@ class GroupSpace:
     model : CostModel
     can_emit : callable, optional
         Refuses groups that the generator cannot emit; given for profiles that run here.
+
+    Attributes
+    ----------
+    joined : list of int
+        Sets that a group holds whole or not at all; none here (see `fusion.constraints`).
+    touched : int
+        Nodes that no chain may take in; none here.
     """
 
     program: Program
@@ -53,7 +60,10 @@ class GroupSpace:
     heavy: int = field(init=False)
     solo: int = field(init=False)
     max_nodes: int = field(init=False, default=MAX_NODES)
+    joined: list[int] = field(init=False, default_factory=list)
+    touched: int = field(init=False, default=0)
     refusals: dict[str, int] = field(init=False, default_factory=dict)
+    _emits: dict[Hashable, Reason | None] = field(init=False, default_factory=dict)
     _memo: dict[Hashable, Priced | Reason] = field(init=False, default_factory=dict)
     _costs: dict[int, int | None] = field(init=False, default_factory=dict)
 
@@ -130,6 +140,18 @@ class GroupSpace:
         """Return the analysis of a group."""
         return analyse(self.program, tuple(bits(group)), self.profile.line_bytes)
 
+    def features(self, group: int) -> GroupFeatures:
+        """Return what the cost model counts of a group."""
+        found = self.program.counted.get((self.profile.line_bytes, self.key(group)))
+        return self.analysis(group).features if found is None else found[0]
+
+    def repriced(self, profile: Profile, model: CostModel) -> GroupSpace:
+        """Return the same groups under other prices; what the generator can emit is not asked again."""
+        other = GroupSpace(self.program, profile, model, self.can_emit)
+        if profile.line_bytes == self.profile.line_bytes:
+            other._emits = self._emits
+        return other
+
     def reasons(self, group: int) -> list[Reason]:
         """Return every structural rule that a set of nodes breaks, or the first one that its schedule breaks."""
         found = [
@@ -155,7 +177,7 @@ class GroupSpace:
         counted = (self.profile.line_bytes, key)  # profiles differ in prices, seldom in counts
         found = self.program.counted.get(counted)
         analysis = None
-        if found is None or (self.can_emit is not None and not single):
+        if found is None or (self.can_emit is not None and not single and key not in self._emits):
             analysis = self.analysis(group)
             found = self.program.counted[counted] = (analysis.features, len(analysis.live_ins) + len(analysis.live_outs))
         features, touched = found
@@ -166,8 +188,10 @@ class GroupSpace:
         best = self.model.best(features, self.profile)
         if best is None:
             return Reason("capacity", names, remedy=f"one block needs more scratch than {self.profile.fast_memory_bytes} bytes")
-        if self.can_emit is not None and analysis is not None and not single:
-            refused = self.can_emit(self.program, analysis)
+        if self.can_emit is not None and not single:
+            if analysis is not None and key not in self._emits:
+                self._emits[key] = self.can_emit(self.program, analysis)
+            refused = self._emits[key]
             if refused:
                 return refused
         tiling, cost, terms = best

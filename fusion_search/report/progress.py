@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.text import Text
 
-from fusion_search.report.text import seconds
+from fusion_search.search.wording import seconds
 from hardware_profiles.errors import one_line
 
 

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fusion_search.search.plan import Plan, PlanGroup
+from fusion_search.search.wording import names, seconds, size
 from hardware_profiles.errors import one_line
 
-_SHOWN_NAMES = 4  # names of nodes in one cell of a table
 _PIPE_WIDTH = 160
 
 
@@ -105,31 +105,6 @@ def show_records(out: Console, rows: Iterable[Mapping[str, Any]], columns: Seque
     for row in rows:
         table.add_row(*(_cell(row[column]) for column in columns))
     out.print(table)
-
-
-def names(found: Iterable[str], limit: int = _SHOWN_NAMES) -> str:
-    """Join names, the first few of them."""
-    every = [one_line(name) for name in found]
-    shown = ", ".join(every[:limit])
-    return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"
-
-
-def seconds(value: float) -> str:
-    """Write a time with three digits and a unit."""
-    if value == 0.0:
-        return "0"
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value / 1e-9:.3g} ns"
-
-
-def size(value: int) -> str:
-    """Write a number of bytes with three digits and a unit."""
-    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value} B"
 
 
 def _line(out: Console, label: str, text: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 from costmodels import CostModel
 from fusion_search.fusion.analysis import Analysis
+from fusion_search.fusion.constraints import ConstrainedSpace
+from fusion_search.fusion.demands import as_record
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.reasons import Reason
 from fusion_search.fusion.space import MAX_NODES, SPACE, GroupSpace, Priced
@@ -43,7 +45,7 @@ def assemble(
 
 def describe(space: GroupSpace) -> dict[str, Any]:
     """Name the space that was searched: kinds of group, limits, and what was refused by rule."""
-    return {
+    described: dict[str, Any] = {
         "name": SPACE,
         "kinds": ["vertical", "siblings of a shared live-in", "multi-output", "one contraction or window a group"],
         "recomputation": "within a group only",
@@ -53,6 +55,11 @@ def describe(space: GroupSpace) -> dict[str, Any]:
         "emittable_only": space.can_emit is not None,
         "refused": dict(sorted(space.refusals.items())),
     }
+    if isinstance(space, ConstrainedSpace):
+        described["constraints"] = [as_record(constraint) for constraint in space.constraints]
+        if space.refused_by_user:
+            described["refused"]["user"] = space.refused_by_user
+    return described
 
 
 def ordered_or_reasons(space: GroupSpace, groups: Sequence[Sequence[str]]) -> list[int] | list[Reason]:

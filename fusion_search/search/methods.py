@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+from fusion_search.errors import UsageError
 from fusion_search.fusion.coarse import CoarseSpace
+from fusion_search.fusion.constraints import ConstrainedSpace
+from fusion_search.fusion.program import bits
+from fusion_search.fusion.reasons import Reason
 from fusion_search.fusion.space import GroupSpace
 from fusion_search.search import baselines
 from fusion_search.search.assemble import assemble
@@ -34,32 +38,74 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+class NoPlanError(UsageError):
+    """No plan of the method does what the user demands.
+
+    Attributes
+    ----------
+    reasons : tuple of Reason
+        What makes a demanded kernel illegal.
+    """
+
+    reasons: tuple[Reason, ...] = ()
+
+
 def _exact(space: GroupSpace, time_limit_s: float) -> Plan:
     with _collector_paused():
-        coarse = CoarseSpace(space)
-        found = exact(coarse, time_limit_s=time_limit_s, floors_of=coarse.floors)
-    statistics: dict[str, Any] = {"chains": coarse.n, **asdict(found.statistics)}
-    groups = [coarse.expand(group) for group in found.groups]
-    return assemble(space, groups, method="exact", status=found.status, lower_bound=found.lower_bound, statistics=statistics)
+        while True:
+            coarse = CoarseSpace(space)
+            found = exact(coarse, time_limit_s=time_limit_s, floors_of=coarse.floors)
+            groups = [coarse.expand(group) for group in found.groups]
+            if not isinstance(space, ConstrainedSpace) or not space.breaks(groups):
+                break
+            if found.status != "optimal" or space.penalty >= space.most_penalty:
+                raise _no_plan(space, groups, "exact" if found.status == "optimal" else "exact, in the time it had,")
+            space = ConstrainedSpace(space.base, space.constraints, penalty=space.most_penalty)
+        statistics: dict[str, Any] = {"chains": coarse.n, **asdict(found.statistics)}
+        return assemble(space, groups, method="exact", status=found.status, lower_bound=found.lower_bound, statistics=statistics)
+
+
+def _no_plan(space: ConstrainedSpace, groups: Sequence[int], method: str) -> NoPlanError:
+    mask = space.breaks(groups)
+    reasons = tuple(space.reasons(mask))
+    said = " and ".join(str(constraint) for constraint in space.demanding(mask))
+    error = NoPlanError(f"{said}: {method} finds no plan that does it", hint="; ".join(map(str, reasons[:3])))
+    error.reasons = reasons
+    return error
+
+
+def _baseline(space: GroupSpace, name: str, make: Callable[[CoarseSpace], tuple[int, ...]]) -> Plan:
+    """Run a baseline on the nodes and what the user joins."""
+    coarse = CoarseSpace(space, chained=False)
+    groups = [coarse.expand(group) for group in make(coarse)]
+    if isinstance(space, ConstrainedSpace) and space.breaks(groups):
+        raise _no_plan(space, groups, name)
+    return assemble(space, groups, method=name)
 
 
 def _unfused(space: GroupSpace, time_limit_s: float) -> Plan:
-    return assemble(space, baselines.unfused(space), method="unfused")
+    return _baseline(space, "unfused", baselines.unfused)
 
 
 def _per_operator(space: GroupSpace, time_limit_s: float) -> Plan:
-    origins: dict[str, int] = {}
-    operator_of = [origins.setdefault(member.node.origin or member.node.name, len(origins)) for member in space.program.members]
-    return assemble(space, baselines.per_operator(space, operator_of), method="per-operator")
+    def groups(coarse: CoarseSpace) -> tuple[int, ...]:
+        origins: dict[str, int] = {}
+        nodes = [space.program.members[bits(cluster)[0]].node for cluster in coarse.clusters]
+        return baselines.per_operator(coarse, [origins.setdefault(node.origin or node.name, len(origins)) for node in nodes])
+
+    return _baseline(space, "per-operator", groups)
 
 
 def _fuse_all(space: GroupSpace, time_limit_s: float) -> Plan:
-    return assemble(space, baselines.fuse_all(space), method="fuse-all")
+    return _baseline(space, "fuse-all", baselines.fuse_all)
 
 
 def _policy(name: str) -> Method:
     def plan(space: GroupSpace, time_limit_s: float) -> Plan:
-        return assemble(space, POLICIES[name](space), method=name)
+        groups = POLICIES[name](space)
+        if isinstance(space, ConstrainedSpace) and space.breaks(groups):
+            raise _no_plan(space, groups, name)
+        return assemble(space, groups, method=name)
 
     return plan
 

@@ -1,0 +1,184 @@
+"""What a user may demand of a plan, as plain data; `fusion.constraints` says what it means for groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fusion_search.errors import UsageError
+
+__all__ = [
+    "CONSTRAINTS", "RULES_TO_SWITCH", "Constraint", "FusionOff", "Keep", "MustFuse", "NeverFuse", "as_record", "from_record",
+    "fusion_off", "keep", "must_fuse", "never_fuse",
+]  # fmt: skip
+
+#: Kinds of fusion that `FusionOff(rule=...)` switches off.
+RULES_TO_SWITCH: dict[str, str] = {
+    "siblings": "groups that only a shared input holds together",
+    "multi-output": "groups of several nodes that store more than one value",
+    "contraction": "contractions and windows in one group with anything else",
+    "reduction": "reductions in one group with anything else",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MustFuse:
+    """Nodes that one kernel computes.
+
+    Attributes
+    ----------
+    nodes : tuple of str
+        Core nodes, or nodes of the model, which stand for all their core nodes.
+    """
+
+    kind: ClassVar[str] = "must_fuse"
+    nodes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"must_fuse({', '.join(map(repr, self.nodes))})"
+
+
+@dataclass(frozen=True, slots=True)
+class NeverFuse:
+    """Nodes of which no kernel computes two; of a node of the model, no core node shares a kernel with one of another.
+
+    Attributes
+    ----------
+    nodes : tuple of str
+        Core nodes, or nodes of the model.
+    """
+
+    kind: ClassVar[str] = "never_fuse"
+    nodes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"never_fuse({', '.join(map(repr, self.nodes))})"
+
+
+@dataclass(frozen=True, slots=True)
+class FusionOff:
+    """Fusion switched off by rule, by operator, or altogether.
+
+    Attributes
+    ----------
+    rule : str, optional
+        A key of :data:`RULES_TO_SWITCH`.
+    op : str, optional
+        An operator of the model, whose core nodes then share kernels with each other only; or a core operator, whose nodes
+        are then alone.
+    everything : bool
+        Every core node is alone.
+    """
+
+    kind: ClassVar[str] = "fusion_off"
+    rule: str | None = None
+    op: str | None = None
+    everything: bool = False
+
+    def __str__(self) -> str:
+        said = [f"{name}={value!r}" for name, value in (("rule", self.rule), ("op", self.op), ("everything", self.everything)) if value]
+        return f"fusion_off({', '.join(said)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Values that reach memory, so that they can be looked at.
+
+    A group that computes one of them leaves at least one of its readers to another group, which makes it a value that the
+    group stores; one that the graph returns is stored anyway. Nothing is stored that no kernel reads, so J keeps its meaning.
+
+    Attributes
+    ----------
+    values : tuple of str
+        Names of values.
+    """
+
+    kind: ClassVar[str] = "keep"
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"keep({', '.join(map(repr, self.values))})"
+
+
+Constraint = MustFuse | NeverFuse | FusionOff | Keep
+CONSTRAINTS: dict[str, type[Constraint]] = {made.kind: made for made in (MustFuse, NeverFuse, FusionOff, Keep)}
+
+
+def as_record(constraint: Constraint) -> dict[str, Any]:
+    """Return a constraint as plain data, for plan files."""
+    fields = {name: getattr(constraint, name) for name in constraint.__dataclass_fields__}
+    return {"kind": constraint.kind, **{k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}}
+
+
+def from_record(record: dict[str, Any]) -> Constraint:
+    """Return the constraint that `as_record` wrote."""
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k != "kind"}
+    return CONSTRAINTS[record["kind"]](**fields)
+
+
+# ---------------------------------------------------------------------- how to say it
+
+
+def must_fuse(*nodes: str) -> MustFuse:
+    """Demand that one kernel computes some nodes.
+
+    Parameters
+    ----------
+    *nodes : str
+        Core nodes, or nodes of the model, which stand for all their core nodes. What lies between them comes along.
+    """
+    return MustFuse(_names(nodes, "must_fuse", least=1))
+
+
+def never_fuse(*nodes: str) -> NeverFuse:
+    """Demand that no kernel computes two of some nodes.
+
+    Parameters
+    ----------
+    *nodes : str
+        Two or more core nodes, or nodes of the model: then none of one's core nodes shares a kernel with one of another's.
+    """
+    return NeverFuse(_names(nodes, "never_fuse", least=2))
+
+
+def fusion_off(*, rule: str | None = None, op: str | None = None, everything: bool = False) -> FusionOff:
+    """Switch fusion off, by rule, by operator, or altogether.
+
+    Parameters
+    ----------
+    rule : str, optional
+        ``"siblings"`` (groups that only a shared input holds together), ``"multi-output"`` (groups of several nodes that store
+        more than one value), ``"contraction"`` or ``"reduction"`` (these then run alone).
+    op : str, optional
+        An operator of the model, whose core nodes then share kernels with each other only; or a core operator, whose nodes then run
+        alone.
+    everything : bool
+        Every core node runs alone.
+    """
+    if (rule is not None) + (op is not None) + bool(everything) != 1:
+        raise UsageError("fusion_off: expected one of rule, op and everything", hint='such as fusion_off(op="Softmax")')
+    if rule is not None and rule not in RULES_TO_SWITCH:
+        known = "; ".join(f"{name}: {meaning}" for name, meaning in RULES_TO_SWITCH.items())
+        raise UsageError(f"fusion_off: unknown rule {rule!r}", hint=known)
+    return FusionOff(rule, op, bool(everything))
+
+
+def keep(*values: str) -> Keep:
+    """Demand that values reach memory, so that they can be looked at: some reader of each is in another kernel.
+
+    Parameters
+    ----------
+    *values : str
+        Names of values, as in ``graph.values``. What is in memory anyway, such as an input or an output, is no demand.
+    """
+    return Keep(_names(values, "keep", least=1))
+
+
+def _names(names: tuple[object, ...], what: str, *, least: int) -> tuple[str, ...]:
+    for name in names:
+        if not isinstance(name, str):
+            raise UsageError(f"{what}: expected names, got {name!r}")
+    found = tuple(dict.fromkeys(str(name) for name in names))
+    if len(found) < least:
+        raise UsageError(f"{what}: expected {least} names or more, got {len(found)}", hint=f'such as {what}("a", "b")')
+    return found
