@@ -31,7 +31,7 @@ def emit_product(e: Emitter, i: int) -> None:
     walked = [a for a in (*product.batch, *product.rows, *product.columns) if a not in rows and a not in columns]
     loops = [a for a in walked if a not in e.group.outer or a in e.tiles]
     size = 8 if result.code == "f8" else 4
-    function = w.library("gemm_f64" if size == 8 else "gemm_f32")
+    function = w.external("gemm_f64" if size == 8 else "gemm_f32")
     scratch = w.number("gemm scratch", e.reserve(gemm_scratch_bytes()))
     with ExitStack() as stack:
         variables: dict[int, str] = {}

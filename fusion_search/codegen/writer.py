@@ -37,13 +37,13 @@ class Slot:
         Name of the tensor whose address goes here; None for a number.
     number : int
         The number, or a byte offset from the tensor's address.
-    library : bool
+    external : bool
         `value` names a function of the library. A flag, not a spelling: a model may call its tensors anything.
     """
 
     value: str | None
     number: int = 0
-    library: bool = False
+    external: bool = False
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Writer:
         """Return the name of a tensor's address."""
         return self._slot(("p", tensor), Slot(tensor))
 
-    def library(self, function: str) -> str:
+    def external(self, function: str) -> str:
         """Return the name of the address of a library function."""
         return self._slot(("l", function), Slot(function, 0, True))
 

@@ -117,7 +117,7 @@ class BoundPlan:
                 elif slot.value == "":
                     slots.append(-1)
                     offsets.append(self.flag.ctypes.data)
-                elif slot.library:
+                elif slot.external:
                     slots.append(-1)
                     offsets.append(LIBRARY[slot.value]())
                 elif slot.value in self.constants:
@@ -237,5 +237,5 @@ class BoundPlan:
 
 def _touched(graph: Graph, step: Step) -> list[str]:
     if isinstance(step, KernelStep):
-        return sorted({slot.value for slot in step.kernel.slots if slot.value and not slot.library})
+        return sorted({slot.value for slot in step.kernel.slots if slot.value and not slot.external})
     return sorted({graph.base(name) for name in (*step.node.inputs, *step.node.outputs) if name})

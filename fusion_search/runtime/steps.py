@@ -73,7 +73,7 @@ def make_steps(graph: Graph, groups: Sequence[Sequence[str]], threads: int, gene
             kernel = build(program, analysis)
             if names:
                 slots = tuple(
-                    replace(slot, value=names.get(slot.value, slot.value)) if slot.value and not slot.library else slot
+                    replace(slot, value=names.get(slot.value, slot.value)) if slot.value and not slot.external else slot
                     for slot in kernel.slots
                 )
                 kernel = replace(kernel, slots=slots)

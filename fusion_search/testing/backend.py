@@ -134,7 +134,7 @@ class Finding:
 
 
 def survey(kind: str = "node") -> Iterator[Finding]:
-    """Plan every test of one kind and say of what steps it consists; nothing is compiled."""
+    """Load every test of one kind and say of what steps it consists, node by node; nothing is searched or compiled."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tests = load_model_tests(kind=kind)
@@ -147,8 +147,10 @@ def _finding(test: Any) -> Finding:
     values = [numpy_helper.to_array(v) if isinstance(v, onnx.TensorProto) else v for v in test.data_sets[0][0]]
     try:
         names = input_shapes(read_model(test.model))
-        plan, bound = plan_for_feeds(test.model, dict(zip(names, values, strict=False)))
-        steps = make_steps(plan.graph, [group.nodes for group in plan.groups], int(numba.get_num_threads()))
+        graph, bound = load_for_feeds(test.model, dict(zip(names, values, strict=False)))
+        graph = run_passes(graph)
+        # a group of a plan for this machine is one kernel wherever each of its nodes is
+        steps = make_steps(graph, [[node.name] for node in graph.nodes], int(numba.get_num_threads()))
     except FusionSearchError as error:
         return Finding(test.name, 0, error=str(error))
     calls = tuple(f"{s.node.origin_op}/{s.node.op}" for s in steps if isinstance(s, CallStep))

@@ -157,7 +157,7 @@ class _Run:
         for slot in kernel.slots:
             if slot.value is None:
                 table.append(slot.number)
-            elif slot.library:
+            elif slot.external:
                 table.append(self.fixed[slot.value])
             elif slot.value == "":
                 table.append(self.flag_address)
