@@ -219,7 +219,10 @@ def _joined(space: GroupSpace, clusters: list[int]) -> list[int]:
 def _follows(space: GroupSpace, program: Program, u: int, v: int) -> bool:
     """Whether some optimal plan keeps node v in the group of u, the node before it in canonical order."""
     first, second, profile = program.members[u], program.members[v], space.profile
-    if first.spec.kind not in _POINTWISE or first.spec.name in ("Concat", "Pad") or second.spec.kind != "map" or profile.forbidden:
+    if first.spec.kind not in _POINTWISE or first.spec.name in ("Concat", "Pad") or second.spec.kind != "map":
+        return False
+    # the node that joins must not be what makes a forbidden combination complete
+    if any(not {second.node.op, second.node.origin_op}.isdisjoint(rule.nodes) for rule in profile.forbidden):
         return False
     reads = [k for k, operand in enumerate(second.operands) if not operand.parameter]
     if len(reads) != 1 or second.operands[reads[0]].producer != u or program.readers[first.outputs[0]] != 1 << v:
