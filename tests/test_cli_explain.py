@@ -68,8 +68,8 @@ def test_assert_fused_decides_the_exit_status(path: str, capsys: pytest.CaptureF
 
 def test_demands(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "plan.json"
-    status, _, _ = run(capsys, "plan", path, "--never-fuse", "n_m,n_r", "--must-fuse", "n_r,n_s", "--save", str(saved), *ON_H100)
-    assert status == 0
+    status, _, err = run(capsys, "plan", path, "--never-fuse", "n_m,n_r", "--must-fuse", "n_r,n_s", "--save", str(saved), *ON_H100)
+    assert status == 0, err
     plan = json.loads(saved.read_text())
     assert [set(group["origin"]) & {"n_m", "n_r", "n_s"} for group in plan["groups"]] == [{"n_m"}, {"n_r", "n_s"}]
     assert [c["kind"] for c in plan["space"]["constraints"]] == ["must_fuse", "never_fuse"]

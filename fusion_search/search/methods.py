@@ -102,10 +102,9 @@ def _fuse_all(space: GroupSpace, time_limit_s: float) -> Plan:
 
 def _policy(name: str) -> Method:
     def plan(space: GroupSpace, time_limit_s: float) -> Plan:
-        groups = POLICIES[name](space)
-        if isinstance(space, ConstrainedSpace) and space.breaks(groups):
-            raise _no_plan(space, groups, name)
-        return assemble(space, groups, method=name)
+        if isinstance(space, ConstrainedSpace):
+            raise NoPlanError(f"{name} is a published policy and takes no demands", hint="use exact, or one of the plain baselines")
+        return assemble(space, POLICIES[name](space), method=name)
 
     return plan
 
