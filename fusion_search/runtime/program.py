@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,6 +29,11 @@ LIBRARY = {
     "conv_tile_f32": lambda: conv_address("conv_tile"),
     "pool_tile_f32": lambda: conv_address("pool_tile"),
 }
+
+#: References to a kept buffer when no result lives in it: the list's, the loop's and the call's own.
+UNHELD = 3
+#: Buffers kept for each result.
+KEPT_BUFFERS = 2
 
 
 class BoundPlan:
@@ -57,6 +63,7 @@ class BoundPlan:
         addresses = self._compile()
         self.compilations = loader.stats().compiled - before
         self._lock = threading.Lock()
+        self._buffers: dict[str, list[Array]] = {}
         self._plan_memory()
         self._build_tables(addresses)
 
@@ -168,7 +175,7 @@ class BoundPlan:
         for name in self.results:
             value = graph.values[name]
             if name not in memory and name not in graph.constants and value.dtype != RUNTIME:
-                memory[name] = np.empty(value.shape, value.dtype)
+                memory[name] = self._fresh(name)
         self._bind(memory)
         return memory
 
@@ -179,6 +186,21 @@ class BoundPlan:
                 bases[k] = memory[name].ctypes.data
         driver.bind(self._table[: self._slots.size], self._slots, self._offsets, bases)
         self.flag[0] = 0
+
+    def _fresh(self, name: str) -> Array:
+        """Return an array for a result: memory of an earlier one that nobody holds any more, or new memory.
+
+        Touching new pages costs more than most kernels. Whoever holds an earlier result, or a view of it, holds its buffer.
+        """
+        value = self.graph.values[name]
+        kept = self._buffers.setdefault(name, [])
+        for buffer in kept:
+            if sys.getrefcount(buffer) == UNHELD:
+                return buffer[: int(value.nbytes)].view(value.dtype).reshape(value.shape)
+        made = np.empty(max(int(value.nbytes), 1), np.uint8)
+        if len(kept) < KEPT_BUFFERS:
+            kept.append(made)
+        return made[: int(value.nbytes)].view(value.dtype).reshape(value.shape)
 
     def run_segment(self, segment: tuple[int, int] | CallStep, memory: dict[str, Any]) -> None:
         """Run consecutive kernels of the step table, or one call."""
