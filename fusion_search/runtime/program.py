@@ -30,8 +30,13 @@ LIBRARY = {
     "pool_tile_f32": lambda: conv_address("pool_tile"),
 }
 
-#: References to a kept buffer when no result lives in it: the list's, the loop's and the call's own.
-UNHELD = 3
+
+def _references(buffers: list[Array], k: int) -> int:
+    return sys.getrefcount(buffers[k])
+
+
+#: References to a kept buffer when no result lives in it: counted, since interpreters differ in what a call holds.
+UNHELD = _references([np.empty(1, np.uint8)], 0)
 #: Buffers kept for each result.
 KEPT_BUFFERS = 2
 
@@ -194,8 +199,9 @@ class BoundPlan:
         """
         value = self.graph.values[name]
         kept = self._buffers.setdefault(name, [])
-        for buffer in kept:
-            if sys.getrefcount(buffer) == UNHELD:
+        for k in range(len(kept)):
+            if _references(kept, k) == UNHELD:
+                buffer = kept[k]
                 return buffer[: int(value.nbytes)].view(value.dtype).reshape(value.shape)
         made = np.empty(max(int(value.nbytes), 1), np.uint8)
         if len(kept) < KEPT_BUFFERS:
