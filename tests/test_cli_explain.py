@@ -18,8 +18,8 @@ ON_H100 = ("--profile", "nvidia-h100-sxm")
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     nodes = [node("MatMul", ["x", "w"], ["m"]), node("Relu", ["m"], ["r"]), node("Softmax", ["r"], ["s"], axis=1)]
-    nodes.append(node("MatMul", ["s", "v"], ["y"]))
-    constants = {"w": np.ones((12, 20), np.float32), "v": np.ones((20, 8), np.float32)}
+    nodes += [node("Reshape", ["s", "shape"], ["f"]), node("MatMul", ["f", "v"], ["y"])]
+    constants = {"w": np.ones((12, 20), np.float32), "v": np.ones((80, 8), np.float32), "shape": np.array([1, 80])}
     where = tmp_path_factory.mktemp("models") / "small.onnx"
     onnx.save(model(nodes, [info("x", ["batch", 12])], constants=constants), where)
     return str(where)
@@ -44,7 +44,7 @@ def test_explain_as_json(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     facts = json.loads(out)
     assert status == 0
     assert facts["fused"] is False
-    assert [reason["rule"] for reason in facts["reasons"]] == ["one-contraction"]
+    assert [reason["rule"] for reason in facts["reasons"]] == ["shared-outer-loop"]
     assert facts["forced_cost_s"] is None
     status, out, _ = run(capsys, "explain", path, "--json", *ON_H100)
     facts = json.loads(out)
@@ -63,7 +63,7 @@ def test_assert_fused_decides_the_exit_status(path: str, capsys: pytest.CaptureF
     status, out, err = run(capsys, "plan", path, "--assert-fused", "n_m,n_r", "--assert-fused", "n_m,n_y", *ON_H100)
     assert status == 1
     assert "certificate" in out
-    assert "n_m and n_y are in different kernels (One kernel for both is illegal: one-contraction" in err
+    assert "n_m and n_y are in different kernels (One kernel for both is illegal: shared-outer-loop" in err
 
 
 def test_demands(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +76,7 @@ def test_demands(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert run(capsys, "check", path, str(saved))[0] == 0
     status, _, err = run(capsys, "plan", path, "--must-fuse", "n_m,n_y", *ON_H100)
     assert status == 2
-    assert "must_fuse('n_m', 'n_y'): exact finds no plan that does it (one-contraction" in err
+    assert "must_fuse('n_m', 'n_y'): exact finds no plan that does it (shared-outer-loop" in err
     status, _, err = run(capsys, "plan", path, "--must-fuse", "n_m", *ON_H100)
     assert status == 2
     assert "expected names of nodes with commas between" in err

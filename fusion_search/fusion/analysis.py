@@ -1,6 +1,6 @@
 """What a group is: its outer loops, stages, scratch, and the features of every tiling.
 
-Written for the first space: reductions are not split over blocks, nothing is computed by two groups.
+Reductions are not split over blocks.
 
 * Outer loops L: every atom that each live-out member carries, that no member reduces, along which no computed value
   is read elsewhere than at the reader's own index, and that is no conflict. Any smaller L is L with some tiles as
@@ -55,6 +55,8 @@ class Analysis:
         Outer atoms that are tiled together.
     tilings : tuple of tuple of int
         Candidate tiles, one for each knob.
+    apart : tuple of int
+        Members that have to carry a loop of L and carry none: of several contractions and windows each, and what a window reads.
     features : GroupFeatures
         Counts; arrays over `tilings` where they depend on the tiling.
     """
@@ -68,6 +70,7 @@ class Analysis:
     live_outs: tuple[int, ...]
     knobs: tuple[tuple[int, ...], ...]
     tilings: tuple[tuple[int, ...], ...]
+    apart: tuple[int, ...]
     features: GroupFeatures
 
     def tiles(self, tiling: int) -> dict[int, int]:
@@ -113,7 +116,17 @@ def analyse(program: Program, positions: tuple[int, ...], line_bytes: int) -> An
     features = _Counter(members, loops, outer, carried, line_bytes).count(leaving, scratch, knobs, tilings)
     ins = {m.operands[k].base for i, m in enumerate(members) for k in range(len(m.operands)) if _is_live_in(m.operands[k], mask)}
     return Analysis(
-        positions, loops, outer, stages, scratch, tuple(sorted(ins)), tuple(value for _, value in leaving), knobs, tilings, features
+        positions,
+        loops,
+        outer,
+        stages,
+        scratch,
+        tuple(sorted(ins)),
+        tuple(value for _, value in leaving),
+        knobs,
+        tilings,
+        _apart(members, reads, outer, parallel),
+        features,
     )
 
 
@@ -138,6 +151,23 @@ def _outer(
         allowed &= parallel[i]
     carried = frozenset[int]().union(*parallel)
     return tuple(sorted(allowed & carried))
+
+
+def slides(member: Member, k: int) -> bool:
+    """Whether a member reads operand k through a window: some index is more than one loop."""
+    dims = zip(member.domain.reads[k].dims, member.operands[k].shape, strict=True)
+    return any(dim.loop is None and n != 1 for dim, n in dims)
+
+
+def _apart(
+    members: Sequence[Member], reads: Sequence[Read], outer: tuple[int, ...], parallel: Sequence[frozenset[int]]
+) -> tuple[int, ...]:
+    heavy = [i for i, member in enumerate(members) if member.spec.kind in ("contract", "window")]
+    needy = set(heavy) if len(heavy) > 1 else set()
+    for read in reads:
+        if read.producer >= 0 and members[read.reader].spec.kind == "window" and slides(members[read.reader], read.operand):
+            needy.add(read.producer)
+    return tuple(i for i in sorted(needy) if parallel[i].isdisjoint(outer))
 
 
 def _same_nest(members: Sequence[Member], read: Read, inner: Sequence[frozenset[int]]) -> bool:

@@ -185,6 +185,8 @@ class ConstrainedSpace(GroupSpace):
             self._alone(sum(1 << p for p, member in enumerate(members) if member.spec.kind in kinds), constraint)
         elif constraint.rule is not None:
             self.off[constraint.rule] = constraint
+        if constraint.rule == "cross-block":
+            self.max_heavy = 1
         if constraint.rule == "siblings":
             self.neighbours = [p | s for p, s in zip(self.preds, self.succs, strict=True)]
             # A chain of a node with several readers leaves them joined by what they read, which is off now.
@@ -234,6 +236,8 @@ class ConstrainedSpace(GroupSpace):
         """True when no legal group holds both ends of the edge from u to v."""
         pair = 1 << u | 1 << v
         if self.base.blocked(u, v) or pair & self.solo:
+            return True
+        if "cross-block" in self.off and ((pair & self.heavy) == pair or self._slides(u, v)):
             return True
         if any(pair & one and pair & other for _, one, other in self.apart):
             return True
@@ -286,7 +290,7 @@ class ConstrainedSpace(GroupSpace):
 
     def _demand(self, group: int, *, whole: bool = True) -> tuple[Constraint, int] | None:
         """The demand that a group breaks, and the nodes that break it."""
-        if not group & self.touched and "multi-output" not in self.off:
+        if not group & self.touched and not self.off:
             return None
         if whole:
             for mask in self.joined:
@@ -301,9 +305,19 @@ class ConstrainedSpace(GroupSpace):
         for constraint, node, readers in self.kept_from:
             if group >> node & 1 and not readers & ~group:
                 return constraint, 1 << node | readers
+        if "cross-block" in self.off and self._crosses(group):
+            return self.off["cross-block"], group & self.heavy
         if whole and "multi-output" in self.off and group & (group - 1) and self._stored(group) > 1:
             return self.off["multi-output"], group
         return None
+
+    def _crosses(self, group: int) -> bool:
+        """Whether a group holds several contractions, or a window over a value of its own."""
+        heavy = group & self.heavy
+        if heavy & (heavy - 1):
+            return True
+        v = heavy.bit_length() - 1
+        return bool(heavy) and any(self._slides(u, v) for u in bits(self.preds[v] & group))
 
     def _stored(self, group: int) -> int:
         program = self.program

@@ -91,7 +91,7 @@ class Program:
         placed = {k: p for p, k in enumerate(order)}
         #: Facts about operands by signature, and counts of groups by line size and structure, filled in where they are needed.
         self.matches: dict[int, tuple[Any, ...]] = {}
-        self.counted: dict[Hashable, tuple[GroupFeatures, int]] = {}
+        self.counted: dict[Hashable, tuple[GroupFeatures, int, tuple[int, ...]]] = {}
         self.members = [self._member(graph.nodes[k], placed, signatures) for k in order]
         n = len(self.members)
         self.readers = [0] * len(self.value_name)

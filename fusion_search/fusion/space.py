@@ -6,14 +6,17 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from costmodels import CostModel, GroupFeatures
-from fusion_search.fusion.analysis import Analysis, analyse
+from fusion_search.fusion.analysis import Analysis, analyse, slides
+from fusion_search.fusion.loops import matched_operands
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.reasons import Reason
 from hardware_profiles import Profile
 
 #: Name and version of the space, so that "optimal" always means optimal in a stated space.
-SPACE = "vertical+siblings/1"
+SPACE = "vertical+siblings+cross-block/2"
 MAX_NODES = 256
+#: Contractions and windows of one group: three projections of one input, or attention's two products and the projection behind them.
+MAX_CONTRACTIONS = 3
 
 Emit = Callable[[Program, Analysis], Reason | None]
 
@@ -60,6 +63,7 @@ class GroupSpace:
     heavy: int = field(init=False)
     solo: int = field(init=False)
     max_nodes: int = field(init=False, default=MAX_NODES)
+    max_heavy: int = field(init=False, default=MAX_CONTRACTIONS)
     joined: list[int] = field(init=False, default_factory=list)
     touched: int = field(init=False, default=0)
     refusals: dict[str, int] = field(init=False, default_factory=dict)
@@ -119,9 +123,27 @@ class GroupSpace:
     def blocked(self, u: int, v: int) -> bool:
         """True when no legal group holds both ends of the edge from u to v."""
         pair = 1 << u | 1 << v
-        if pair & self.solo or (pair & self.heavy) == pair:
+        if pair & self.solo:
             return True
-        return bool(self._window_reads(v) >> u & 1)
+        # Whatever else the group holds, the loops that this edge refuses stay refused.
+        needs_loop = (pair & self.heavy) == pair or self._slides(u, v)
+        return needs_loop and not self._lasting_loops(u, v)
+
+    def _slides(self, u: int, v: int) -> bool:
+        """Whether v reads u through a window."""
+        member = self.program.members[v]
+        return member.spec.kind == "window" and any(
+            operand.producer == u and slides(member, k) for k, operand in enumerate(member.operands)
+        )
+
+    def _lasting_loops(self, u: int, v: int) -> bool:
+        """Whether, after v has read u, any loop of u can still be an outer loop of both."""
+        member = self.program.members[v]
+        return all(
+            any(loop < member.domain.rank for _, loops in match.pairs for loop in loops)
+            for operand, match in zip(member.operands, matched_operands(self.program, v), strict=True)
+            if operand.producer == u
+        )
 
     # ------------------------------------------------------------------ judging one group
 
@@ -157,7 +179,7 @@ class GroupSpace:
         found = [
             reason
             for reason in (
-                rule(group) for rule in (self._convex, self._lonely, self._size, self._contractions, self._halo, self._connected)
+                rule(group) for rule in (self._convex, self._lonely, self._size, self._contractions, self._connected)
             )
             if reason
         ]
@@ -168,7 +190,7 @@ class GroupSpace:
         return found
 
     def _judge(self, group: int, key: Hashable) -> Priced | Reason:
-        for rule in (self._lonely, self._size, self._contractions, self._halo):
+        for rule in (self._lonely, self._size, self._contractions):
             reason = rule(group)
             if reason:
                 return reason
@@ -179,8 +201,12 @@ class GroupSpace:
         analysis = None
         if found is None or (self.can_emit is not None and not single and key not in self._emits):
             analysis = self.analysis(group)
-            found = self.program.counted[counted] = (analysis.features, len(analysis.live_ins) + len(analysis.live_outs))
-        features, touched = found
+            found = (analysis.features, len(analysis.live_ins) + len(analysis.live_outs), analysis.apart)
+            self.program.counted[counted] = found
+        features, touched, apart = found
+        if apart:
+            lone = tuple(names[i] for i in apart)
+            return Reason("shared-outer-loop", lone, remedy="materialise their result, or an operand")
         if not single:
             reason = self._hardware(group, touched)
             if reason:
@@ -196,16 +222,6 @@ class GroupSpace:
                 return refused
         tiling, cost, terms = best
         return Priced(cost, tiling, terms)
-
-    def _window_reads(self, v: int) -> int:
-        """Positions whose value `v` reads through a window."""
-        member = self.program.members[v]
-        found = 0
-        if member.spec.kind == "window":
-            for operand, access in zip(member.operands, member.domain.reads, strict=True):
-                if operand.producer >= 0 and any(dim.loop is None and n != 1 for dim, n in zip(access.dims, operand.shape, strict=True)):
-                    found |= 1 << operand.producer
-        return found
 
     def _convex(self, group: int) -> Reason | None:
         below, above = 0, 0
@@ -229,16 +245,8 @@ class GroupSpace:
 
     def _contractions(self, group: int) -> Reason | None:
         heavy = group & self.heavy
-        if heavy & (heavy - 1):
-            return Reason("one-contraction", self.program.names(heavy), remedy="split the group between them")
-        return None
-
-    def _halo(self, group: int) -> Reason | None:
-        heavy = group & self.heavy
-        if heavy:
-            inside = self._window_reads(heavy.bit_length() - 1) & group
-            if inside:
-                return Reason("window-of-computed", self.program.names(heavy | inside), remedy="materialise the window's operand")
+        if heavy.bit_count() > self.max_heavy:
+            return Reason("contractions", self.program.names(heavy), remedy=f"at most {self.max_heavy} contractions and windows")
         return None
 
     def _connected(self, group: int) -> Reason | None:

@@ -47,10 +47,11 @@ def describe(space: GroupSpace) -> dict[str, Any]:
     """Name the space that was searched: kinds of group, limits, and what was refused by rule."""
     described: dict[str, Any] = {
         "name": SPACE,
-        "kinds": ["vertical", "siblings of a shared live-in", "multi-output", "one contraction or window a group"],
+        "kinds": ["vertical", "siblings of a shared live-in", "multi-output", "cross-block over a shared outer loop"],
         "recomputation": "within a group only",
         "reductions_split_over_blocks": False,
         "max_nodes": MAX_NODES,
+        "max_contractions": space.max_heavy,
         "nodes": space.n,
         "emittable_only": space.can_emit is not None,
         "refused": dict(sorted(space.refusals.items())),

@@ -10,7 +10,8 @@ from typing import Any
 
 from fusion_search.errors import UsageError
 from fusion_search.fusion.coarse import CoarseSpace
-from fusion_search.fusion.constraints import ConstrainedSpace
+from fusion_search.fusion.constraints import ConstrainedSpace, constrain
+from fusion_search.fusion.demands import fusion_off
 from fusion_search.fusion.program import bits
 from fusion_search.fusion.reasons import Reason
 from fusion_search.fusion.space import GroupSpace
@@ -104,7 +105,9 @@ def _policy(name: str) -> Method:
     def plan(space: GroupSpace, time_limit_s: float) -> Plan:
         if isinstance(space, ConstrainedSpace):
             raise NoPlanError(f"{name} is a published policy and takes no demands", hint="use exact, or one of the plain baselines")
-        return assemble(space, POLICIES[name](space), method=name)
+        # None of the published rules puts two contractions into one kernel.
+        plain = constrain(space, [fusion_off(rule="cross-block")])
+        return assemble(space, POLICIES[name](plain), method=name)
 
     return plan
 

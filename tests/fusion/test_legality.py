@@ -10,11 +10,13 @@ import pytest
 import fusion_search as fs
 import hardware_profiles
 from fusion_search.codegen.capability import can_emit
+from fusion_search.fusion.program import bits
 from fusion_search.fusion.reasons import RULES, Reason
-from fusion_search.fusion.space import MAX_NODES, GroupSpace
+from fusion_search.fusion.space import MAX_CONTRACTIONS, MAX_NODES, GroupSpace
 from fusion_search.ir.builder import GraphBuilder
 from fusion_search.ir.graph import Graph, Value
 from fusion_search.ir.opaque import OpaqueCall
+from fusion_search.testing.graphs import random_graph
 from hardware_profiles import Forbidden
 from tests.fusion.programs import F32, graph_of, matmul_bias_gelu, mutual_wait, softmax, space_of, weight
 
@@ -91,22 +93,56 @@ def test_nodes() -> None:
     assert space.reasons((1 << MAX_NODES) - 1) == []
 
 
-def test_one_contraction() -> None:
+def test_contractions_are_limited() -> None:
     def build(b: GraphBuilder) -> None:
-        b.output("y", b.op("MatMul", b.op("MatMul", b.input("x", F32, (8, 8)), weight(b, 8, 8)), weight(b, 8, 8)))
+        x = b.input("x", F32, (8, 8))
+        for _ in range(MAX_CONTRACTIONS + 1):
+            x = b.op("MatMul", x, weight(b, 8, 8))
+        b.output("y", x)
 
-    assert only(everything(space_of(graph_of(build))), "one-contraction").nodes == ("MatMul_0", "MatMul_1")
+    space = space_of(graph_of(build))
+    assert len(only(everything(space), "contractions").nodes) == MAX_CONTRACTIONS + 1
+    assert space.reasons((1 << MAX_CONTRACTIONS) - 1) == []
 
 
-@pytest.mark.parametrize(("kernel", "legal"), [(3, False), (1, True)])
-def test_window_of_computed(kernel: int, legal: bool) -> None:
+@pytest.mark.parametrize(("rows", "legal"), [(8, True), (1, False)])
+def test_contractions_share_an_outer_loop(rows: int, legal: bool) -> None:
     def build(b: GraphBuilder) -> None:
-        x = b.op("Relu", b.input("x", F32, (1, 1, 4, 20)))
+        b.output("y", b.op("MatMul", b.op("MatMul", b.input("x", F32, (rows, 8)), weight(b, 8, 8)), weight(b, 8, 8)))
+
+    space = space_of(graph_of(build))
+    assert space.blocked(0, 1) is not legal
+    reasons = everything(space)
+    assert reasons == [] if legal else only(reasons, "shared-outer-loop").nodes == ("MatMul_0", "MatMul_1")
+
+
+@pytest.mark.parametrize(("batch", "kernel", "legal"), [(1, 3, False), (1, 1, True), (2, 3, True)])
+def test_a_window_reads_computed_values_along_a_shared_outer_loop(batch: int, kernel: int, legal: bool) -> None:
+    def build(b: GraphBuilder) -> None:
+        x = b.op("Relu", b.input("x", F32, (batch, 1, 4, 20)))
         rules = {"strides": (1,), "dilations": (1,), "before": (0,), "after": (0,)}
         b.output("y", b.op("Conv", x, weight(b, 1, 5, 4, kernel), **rules))
 
-    reasons = everything(space_of(graph_of(build)))
-    assert reasons == [] if legal else only(reasons, "window-of-computed")
+    space = space_of(graph_of(build))
+    assert space.blocked(0, 1) is not legal
+    reasons = everything(space)
+    assert reasons == [] if legal else only(reasons, "shared-outer-loop").nodes == ("Relu_0", "Conv_1")
+
+
+def test_a_blocked_edge_is_in_no_legal_group() -> None:
+    """Blocked edges stop the growth of groups, so no larger group that holds one may be legal."""
+    rng = np.random.default_rng(5)
+    blocked = 0
+    for seed in range(60):
+        graph = random_graph(seed, size=8, ops={"MatMul", "MaxPool", "Conv", "Relu", "Add", "ReduceMax"})
+        space = space_of(graph)
+        edges = [(u, v) for v in range(space.n) for u in bits(space.preds[v]) if space.blocked(u, v)]
+        blocked += len(edges)
+        for u, v in edges:
+            for _ in range(8):
+                group = 1 << u | 1 << v | int(rng.integers(0, 1 << min(space.n, 62)))
+                assert space.reasons(group)
+    assert blocked > 12
 
 
 @pytest.mark.parametrize(("length", "legal"), [(16, False), (17, True)])

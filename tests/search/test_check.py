@@ -642,8 +642,8 @@ def test_illegal_groups() -> None:
     graph = b.build()
     assert forced(graph, profile, "Relu_0") == set()
     assert forced(graph, profile, "Relu_0", "Relu_1") == {"shared-loops"}
-    assert forced(graph, profile, "MatMul_2", "MatMul_3") == {"one-contraction"}
-    assert forced(graph, profile, "MatMul_3", "MaxPool_4") == {"one-contraction", "window-of-computed"}
+    assert forced(graph, profile, "MatMul_2", "MatMul_3") == set()
+    assert forced(graph, profile, "MatMul_3", "MaxPool_4") == {"shared-outer-loop"}
     assert "opaque" in forced(graph, profile, "Strange_5", "Neg_6")
     assert forced(graph, replace(profile, operand_limit=1), "Neg_6", "Cast_7") == {"operands"}
     assert forced(graph, replace(profile, dtypes=frozenset({"float32"})), "Neg_6", "Cast_7") == {"dtype"}

@@ -101,7 +101,7 @@ def _group(facts: Facts, plan: Plan, group: PlanGroup, model: costmodels.CostMod
     origins = {step.node.origin for step in steps}
     if not origins - {""} <= set(group.origin) <= origins | {step.name for step in steps}:
         yield Violation("origin", where, "its nodes come from other nodes of the model than it says")
-    unfit = list(illegal(facts, steps, plan.profile, where))
+    unfit = list(illegal(facts, steps, group.schedule.tiles, plan.profile, where))
     yield from unfit
     digits = Digits(steps, plan.profile.line_bytes)
     wrong = list(ScheduleCheck(facts, steps, group.schedule.tiles, digits, where).violations())

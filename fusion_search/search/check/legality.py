@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import networkx as nx
 
+from fusion_search.search.plan import Tile
 from hardware_profiles import Profile
 
 from .facts import Facts, Operand, Step, Violation, shown
 
 MAX_NODES = 256
+MAX_CONTRACTIONS = 3
 
 
 def live_ins(steps: Sequence[Step]) -> dict[str, int]:
@@ -19,8 +21,8 @@ def live_ins(steps: Sequence[Step]) -> dict[str, int]:
     return {o.base: o.nbytes for step in steps for o in step.operands if o.base not in made and not o.parameter}
 
 
-def illegal(facts: Facts, steps: Sequence[Step], profile: Profile, where: str) -> Iterator[Violation]:
-    """Yield every rule of the space that a set of nodes breaks."""
+def illegal(facts: Facts, steps: Sequence[Step], tiles: Sequence[Tile], profile: Profile, where: str) -> Iterator[Violation]:
+    """Yield every rule of the space that a set of nodes breaks under the outer loops that the plan states."""
     names = [step.name for step in steps]
     if len(steps) > MAX_NODES:
         yield Violation("nodes", where, f"{len(steps)} nodes, at most {MAX_NODES} are allowed")
@@ -29,14 +31,20 @@ def illegal(facts: Facts, steps: Sequence[Step], profile: Profile, where: str) -
     alone = [step.name for step in steps if step.spec.kind == "opaque"]
     if alone:
         yield Violation("opaque", where, f"{shown(alone)} cannot share a kernel")
-    heavy = [step for step in steps if step.spec.kind in ("contract", "window")]
-    if len(heavy) > 1:
-        yield Violation("one-contraction", where, f"{shown([step.name for step in heavy])} are more than one contraction or window")
+    heavy = [step.name for step in steps if step.spec.kind in ("contract", "window")]
+    if len(heavy) > MAX_CONTRACTIONS:
+        yield Violation("contractions", where, f"{len(heavy)} contractions and windows, at most {MAX_CONTRACTIONS} are allowed")
     made = {value: step.name for step in steps for value in step.node.outputs}
-    for step in heavy:
-        for operand in step.operands:
-            if step.spec.kind == "window" and operand.base in made and _slides(operand):
-                yield Violation("window-of-computed", where, f"{step.name} reads {operand.base} of the same group through a window")
+    shared = {name for tile in tiles for loop in tile.loops for name in loop.carried}
+    windowed = {
+        made[operand.base]
+        for step in steps
+        for operand in step.operands
+        if step.spec.kind == "window" and operand.base in made and _slides(operand)
+    }
+    for name in sorted((set(heavy) if len(heavy) > 1 else set()) | windowed):
+        if name not in shared:
+            yield Violation("shared-outer-loop", where, f"{name} carries no outer loop")
     outside = live_ins(steps)
     ties: nx.Graph[tuple[str, str]] = nx.Graph()
     ties.add_nodes_from(("node", name) for name in names)
