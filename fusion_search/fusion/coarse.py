@@ -52,6 +52,7 @@ class CoarseSpace:
     succs: list[int] = field(init=False)
     neighbours: list[int] = field(init=False)
     heavy: int = field(init=False)
+    max_heavy: int = field(init=False)
     solo: int = field(init=False)
     max_nodes: int = field(init=False)
 
@@ -78,7 +79,7 @@ class CoarseSpace:
         self.neighbours = [lifted(fine.neighbours, c) for c in range(self.n)]
         self.heavy = sum(1 << c for c, cluster in enumerate(self.clusters) if cluster & fine.heavy)
         self.solo = sum(1 << c for c, cluster in enumerate(self.clusters) if cluster & fine.solo)
-        self.max_nodes = fine.max_nodes
+        self.max_nodes, self.max_heavy = fine.max_nodes, fine.max_heavy
 
     def expand(self, group: int) -> int:
         """Return the nodes behind a set of chains."""

@@ -58,6 +58,7 @@ class GroupSpace:
     succs: list[int] = field(init=False)
     neighbours: list[int] = field(init=False)
     heavy: int = field(init=False)
+    max_heavy: int = field(init=False, default=1)
     solo: int = field(init=False)
     max_nodes: int = field(init=False, default=MAX_NODES)
     joined: list[int] = field(init=False, default_factory=list)

@@ -113,6 +113,7 @@ def enumerate_groups(
     limit = space.max_nodes if max_nodes is None else min(max_nodes, space.max_nodes)
     max_sets = min(max_sets, _MOST_BITS // space.n)
     ancestors, descendants, clash, cost = facts.ancestors, facts.descendants, facts.clash, space.cost
+    heavy, max_heavy = space.heavy, space.max_heavy
     single: dict[int, int] = {}
     for v in bits(nodes):
         price = cost(1 << v)
@@ -133,6 +134,8 @@ def enumerate_groups(
             following: dict[int, list[int]] = {}
             for group, (above, below, near, barred, best) in level.items():
                 rest = near & ~barred & ~group
+                if rest & heavy and (group & heavy).bit_count() >= max_heavy:
+                    rest &= ~heavy
                 while rest:
                     low = rest & -rest
                     rest ^= low

@@ -90,6 +90,8 @@ class Partition:
         mask = one.mask | two.mask
         if one.barred & two.mask or mask.bit_count() > self._space.max_nodes:
             return 0
+        if (mask & self._space.heavy).bit_count() > self._space.max_heavy:
+            return 0
         return 0 if (one.below & two.above | two.below & one.above) & ~mask else mask
 
     def operands(self, name: int) -> list[int]:

@@ -17,8 +17,8 @@ __all__ = ["Facts", "GroupSpace", "Tiebreak", "bits", "derive_facts", "structura
 class GroupSpace(Protocol):
     """Legal fusion groups of one graph and what each costs.
 
-    A legal group is connected in `neighbours`, convex in the whole graph, holds at most one node of `heavy`, no node
-    of `solo` unless alone, no blocked edge and at most `max_nodes` nodes. Singletons are always legal. Every further
+    A legal group is connected in `neighbours`, convex in the whole graph, holds at most `max_heavy` nodes of `heavy`, no
+    node of `solo` unless alone, no blocked edge and at most `max_nodes` nodes. Singletons are always legal. Every further
     rule lives in `cost` and need not be monotone: a superset of an illegal set may be legal.
     """
 
@@ -40,7 +40,11 @@ class GroupSpace(Protocol):
 
     @property
     def heavy(self) -> int:
-        """Nodes of which a group holds at most one."""
+        """Nodes of which a group holds at most `max_heavy`."""
+
+    @property
+    def max_heavy(self) -> int:
+        """Most nodes of `heavy` in a group, at least one."""
 
     @property
     def solo(self) -> int:
@@ -92,26 +96,28 @@ def _one_way(space: GroupSpace, forward: bool) -> tuple[list[int], list[int]]:
     """Nodes strictly behind each node along one direction, and those of them that clash with it.
 
     If a group holds u and w and some path u ~> w exists, convexity puts the whole path in the group. So u and w
-    clash when the path has a blocked edge, a solo node or two heavy nodes.
+    clash when the path has a blocked edge, a solo node or more heavy nodes than a group holds.
     """
     n, heavy, solo = space.n, space.heavy, space.solo
     following = space.succs if forward else space.preds
     reach = [0] * n  # the node itself included
     cut = [0] * n  # reached over a blocked edge or a solo node
-    one = [0] * n  # reached over a path, ends included, with a heavy node
-    two = [0] * n  # the same with two
+    # passed[k]: reached over a path, ends included, with more than k heavy nodes.
+    passed = [[0] * n for _ in range(space.max_heavy + 1)]
     for v in reversed(range(n)) if forward else range(n):
-        reach_v, cut_v, one_v, two_v = 1 << v, 0, 0, 0
+        reach_v, cut_v, passed_v = 1 << v, 0, [0] * len(passed)
         for w in bits(following[v]):
             reach_v |= reach[w]
-            one_v |= one[w]
-            two_v |= two[w]
+            for k, masks in enumerate(passed):
+                passed_v[k] |= masks[w]
             edge = (v, w) if forward else (w, v)
             cut_v |= reach[w] if (solo >> w | solo >> v) & 1 or space.blocked(*edge) else cut[w]
         if heavy >> v & 1:
-            one_v, two_v = reach_v, one_v
-        reach[v], cut[v], one[v], two[v] = reach_v, cut_v, one_v, two_v
-    return [reach[v] ^ (1 << v) for v in range(n)], [cut[v] | two[v] for v in range(n)]
+            passed_v = [reach_v, *passed_v[:-1]]
+        reach[v], cut[v] = reach_v, cut_v
+        for masks, mask in zip(passed, passed_v, strict=True):
+            masks[v] = mask
+    return [reach[v] ^ (1 << v) for v in range(n)], [cut[v] | passed[-1][v] for v in range(n)]
 
 
 def derive_facts(space: GroupSpace) -> Facts:
@@ -124,7 +130,7 @@ def derive_facts(space: GroupSpace) -> Facts:
     for v in range(n):
         bit = 1 << v
         mask = clash_below[v] | clash_above[v] | space.solo
-        if space.heavy & bit:
+        if space.heavy & bit and space.max_heavy == 1:
             mask |= space.heavy
         if space.solo & bit:
             mask = everything
@@ -144,6 +150,8 @@ def structurally_fit(space: GroupSpace, facts: Facts, group: int) -> bool:
         below |= facts.descendants[v]
         barred |= facts.clash[v]
     if not group or barred & group or above & below & ~group or group.bit_count() > space.max_nodes:
+        return False
+    if (group & space.heavy).bit_count() > space.max_heavy:
         return False
     reached, fresh = 0, group & -group
     while fresh:

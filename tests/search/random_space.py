@@ -27,6 +27,7 @@ class RandomSpace:
         siblings: Sequence[tuple[int, int]] = (),
         labels: Sequence[Hashable] | None = None,
         heavy: int = 0,
+        max_heavy: int = 1,
         solo: int = 0,
         blocked: Sequence[tuple[int, int]] = (),
         max_nodes: int = 256,
@@ -34,7 +35,7 @@ class RandomSpace:
         hole_rate: float = 0.3,
         flavour: str = "mixed",
     ) -> None:
-        self.n, self.heavy, self.solo, self.max_nodes = n, heavy, solo, max_nodes
+        self.n, self.heavy, self.solo, self.max_nodes, self.max_heavy = n, heavy, solo, max_nodes, max_heavy
         self.preds, self.succs, self.neighbours = [0] * n, [0] * n, [0] * n
         for u, v in edges:
             assert u < v
@@ -61,7 +62,7 @@ class RandomSpace:
 
     def _structural(self, group: int) -> bool:
         nodes = members(group)
-        if len(nodes) > self.max_nodes or (group & self.heavy).bit_count() > 1 or group & self.solo:
+        if len(nodes) > self.max_nodes or (group & self.heavy).bit_count() > self.max_heavy or group & self.solo:
             return False
         reached, fresh = 0, 1 << nodes[0]
         while fresh:
@@ -102,12 +103,14 @@ def random_space(draw: random.Random, most: int) -> RandomSpace:
     pairs = [(u, v) for u in range(n) for v in range(u + 1, n)]
     edges = [pair for pair in pairs if draw.random() < density]
     siblings = [pair for pair in pairs if draw.random() < draw.choice([0.0, 0.15])]
-    heavy = sum(1 << v for v in range(n) if draw.random() < 0.15)
+    max_heavy = draw.choice([1, 1, 2, 3])
+    heavy = sum(1 << v for v in range(n) if draw.random() < 0.15 * max_heavy)
     return RandomSpace(
         n,
         edges,
         siblings=siblings,
         heavy=heavy,
+        max_heavy=max_heavy,
         solo=sum(1 << v for v in range(n) if draw.random() < 0.05),
         blocked=[edge for edge in edges if draw.random() < 0.1],
         max_nodes=draw.choice([256, 256, 4]),
@@ -143,7 +146,7 @@ class NetworkSpace:
         launch: int = 1000,
         join_readers: bool = True,
     ) -> None:
-        self.n, self.heavy, self.solo, self.max_nodes = n, heavy, 0, 256
+        self.n, self.heavy, self.solo, self.max_nodes, self.max_heavy = n, heavy, 0, 256, 1
         self.preds, self.succs, self.neighbours = [0] * n, [0] * n, [0] * n
         for u, v in edges:
             self.succs[u] |= 1 << v

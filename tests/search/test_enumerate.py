@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
+from fusion_search.search.baselines import fuse_all
 from fusion_search.search.enumerate import enumerate_groups, join_components
 from fusion_search.search.oracle import exhaustive
-from fusion_search.search.space import derive_facts
+from fusion_search.search.space import derive_facts, structurally_fit
 from tests.search.random_space import RandomSpace, members, random_space, transformer
 
 
@@ -51,6 +52,25 @@ def test_structure_that_clashes_is_never_joined() -> None:
     facts = derive_facts(space)
     assert facts.clash == (0b1100, 0b1100, 0b0011, 0b0011)
     assert join_components(facts.joins, 0b1111) == [0b0011, 0b1100]
+
+
+def test_a_group_holds_so_many_heavy_nodes_and_no_more() -> None:
+    # 0 -> 1 -> 2 -> 3 -> 4, heavy at 0, 2 and 4: two fit, three do not.
+    chain = [(v, v + 1) for v in range(4)]
+    space = RandomSpace(5, chain, heavy=0b10101, max_heavy=2, hole_rate=0.0, flavour="sub")
+    facts = derive_facts(space)
+    assert facts.clash == (0b10000, 0, 0, 0, 0b00001)
+    found = [group for group, _ in enumerate_groups(space, facts, everything(space)).groups]
+    assert 0b01111 in found
+    assert 0b11110 in found
+    assert 0b11111 not in found
+    assert not structurally_fit(space, facts, 0b11111)
+    # Side by side no path counts them, but a group still does.
+    fan = RandomSpace(4, [(0, 3), (1, 3), (2, 3)], heavy=0b0111, max_heavy=2, hole_rate=0.0, flavour="sub")
+    assert derive_facts(fan).clash == (0, 0, 0, 0)
+    widest = max((group for group, _ in enumerate_groups(fan, derive_facts(fan), 0b1111).groups), key=int.bit_count)
+    assert widest.bit_count() == 3
+    assert all((group & 0b0111).bit_count() <= 2 for group in fuse_all(fan))
 
 
 def test_a_group_without_a_legal_pair_is_reached() -> None:

@@ -131,6 +131,7 @@ def shuffled(space: RandomSpace, draw: random.Random) -> RandomSpace:
         siblings=[(at[u], at[v]) for u, v in pairs],
         labels=[space.labels[v] for v in order],
         heavy=moved(space.heavy),
+        max_heavy=space.max_heavy,
         solo=moved(space.solo),
         blocked=[(at[u], at[v]) for u, v in edges if space.blocked(u, v)],
         max_nodes=space.max_nodes,
