@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from costmodels import CostModel, GroupFeatures
 from fusion_search.fusion.analysis import Analysis, analyse
+from fusion_search.fusion.likeness import describe_nodes
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.reasons import Reason
 from hardware_profiles import Profile
@@ -123,6 +124,10 @@ class GroupSpace:
         if pair & self.solo or (pair & self.heavy) == pair:
             return True
         return bool(self._window_reads(v) >> u & 1)
+
+    def descriptions(self, reach: int) -> list[int] | None:
+        """For each node a number that says what it is and how it stands to the nodes around it (`fusion.likeness`)."""
+        return describe_nodes(self.program, [1 << p for p in range(self.n)], reach, self.touched)
 
     # ------------------------------------------------------------------ judging one group
 
