@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fusion_search.fusion.floors import MOST, RunFloors
+from fusion_search.fusion.likeness import describe_nodes
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.space import GroupSpace
 
@@ -99,6 +100,12 @@ class CoarseSpace:
     def floors(self, nodes: Sequence[int]) -> ChainFloors:
         """Return the floors of a sequence of chains, ascending."""
         return ChainFloors(self, nodes)
+
+    def descriptions(self, reach: int) -> list[int] | None:
+        """For each chain a number that says what it is and how it stands to the chains around it (`fusion.likeness`)."""
+        if self.fine.joined:  # then nodes behind consecutive chains need not be consecutive
+            return None
+        return describe_nodes(self.fine.program, self.clusters, reach, self.fine.touched)
 
     def blocked(self, u: int, v: int) -> bool:
         """True when an edge from chain to chain is one that no legal group holds."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from costmodels import CostModel, GroupFeatures
 from fusion_search.fusion.analysis import Analysis, analyse, slides
+from fusion_search.fusion.likeness import describe_nodes
 from fusion_search.fusion.loops import matched_operands
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.reasons import Reason
@@ -144,6 +145,10 @@ class GroupSpace:
             for operand, match in zip(member.operands, matched_operands(self.program, v), strict=True)
             if operand.producer == u
         )
+
+    def descriptions(self, reach: int) -> list[int] | None:
+        """For each node a number that says what it is and how it stands to the nodes around it (`fusion.likeness`)."""
+        return describe_nodes(self.program, [1 << p for p in range(self.n)], reach, self.touched)
 
     # ------------------------------------------------------------------ judging one group
 

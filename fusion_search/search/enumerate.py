@@ -25,15 +25,18 @@ on the way g was grown.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fusion_search.search.repeats import Growth, Repeats
 from fusion_search.search.space import Facts, GroupSpace, bits
 
 __all__ = ["Enumeration", "enumerate_groups", "join_components"]
 
-# Bits of all sets together: on very wide graphs each step costs more and each group takes more memory.
-_MOST_BITS = 1 << 30
+# Bits of all sets that grow from one node: on very wide graphs each step costs more and each group takes more memory.
+_MOST_BITS = 1 << 28
+# The dynamic programs take long for more.
+_MOST_GROUPS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +80,11 @@ def enumerate_groups(
     facts: Facts,
     nodes: int,
     *,
-    joins: Sequence[int] | None = None,
+    siblings: bool = True,
     max_nodes: int | None = None,
     max_sets: int = 500_000,
     deadline: float = float("inf"),
+    reuse: bool = True,
 ) -> Enumeration:
     """Enumerate the legal groups inside a set of nodes.
 
@@ -90,14 +94,16 @@ def enumerate_groups(
         The space and its closures.
     nodes : int
         The set to stay in; a union of components of `facts.joins` makes the result the whole truth about it.
-    joins : sequence of int, optional
-        A subset of `facts.joins`, to search less.
+    siblings : bool
+        False to search less: to join producers with readers only.
     max_nodes : int, optional
         Most nodes of a group, when less than the space's.
     max_sets : int
-        Most connected convex sets to visit; fewer when the space has more than some thousand nodes.
+        Most connected convex sets to visit, repeated ones not counted.
     deadline : float
         When to stop, on the clock of `time.monotonic`.
+    reuse : bool
+        Grow the groups of nodes with equal surroundings once (`repeats`). Never changes the result.
 
     Returns
     -------
@@ -106,33 +112,74 @@ def enumerate_groups(
 
     Notes
     -----
-    Exact when `complete` and neither `joins` nor `max_nodes` was narrowed. O(sets * neighbours of a set) operations on
-    n-bit integers, and one `cost` for each set.
+    Exact when `complete` and neither `siblings` nor `max_nodes` narrowed it. O(sets * neighbours of a set) operations on
+    n-bit integers, and one `cost` for each set that is not a repetition.
     """
-    joins = facts.joins if joins is None else joins
-    limit = space.max_nodes if max_nodes is None else min(max_nodes, space.max_nodes)
-    max_sets = min(max_sets, _MOST_BITS // space.n)
-    ancestors, descendants, clash, cost = facts.ancestors, facts.descendants, facts.clash, space.cost
-    heavy, max_heavy = space.heavy, space.max_heavy
+    joins: Sequence[int] = facts.joins
+    if not siblings:
+        joins = [near & (space.preds[v] | space.succs[v]) for v, near in enumerate(joins)]
     single: dict[int, int] = {}
     for v in bits(nodes):
-        price = cost(1 << v)
+        price = space.cost(1 << v)
         if price is None:
             raise ValueError(f"node {v} alone is not a legal group; every space must allow that")
         single[v] = price
     groups = [(1 << v, price) for v, price in single.items()]
-    grown, dominated = len(groups), 0
-
+    grown, dominated, visited = len(groups), 0, len(groups)
+    limit = space.max_nodes if max_nodes is None else min(max_nodes, space.max_nodes)
+    growth = _Grower(space, facts, joins, single, limit, deadline)
+    # What grows from a node depends on `nodes` too, unless they hold all that is joined.
+    repeats = Repeats(space.descriptions, joins) if reuse and not any(joins[v] & ~nodes for v in single) else None
     for root in sorted(single, reverse=True):
+        found = repeats.find(root) if repeats is not None else None
+        if found is None:
+            found = growth.from_root(root, nodes, max_sets - visited)
+            visited += growth.visited
+            if found is None:
+                return Enumeration(tuple(groups), False, grown + growth.visited, dominated)
+            if repeats is not None:
+                repeats.add(root, found)
+        elif time.monotonic() > deadline or len(groups) > _MOST_GROUPS:
+            return Enumeration(tuple(groups), False, grown, dominated)
+        groups += [(shape << root, price) for shape, price in found.groups]
+        grown, dominated = grown + found.grown, dominated + found.dominated
+    return Enumeration(tuple(groups), True, grown, dominated)
+
+
+class _Grower:
+    """Grows sets from one root after the other.
+
+    Attributes
+    ----------
+    visited : int
+        Sets that the last growth visited.
+    """
+
+    def __init__(
+        self, space: GroupSpace, facts: Facts, joins: Sequence[int], single: Mapping[int, int], limit: int, deadline: float
+    ) -> None:
+        self.space, self.facts, self.joins, self.single = space, facts, joins, single
+        self.limit, self.deadline = limit, deadline
+        self.visited = 0
+
+    def from_root(self, root: int, nodes: int, max_sets: int) -> Growth | None:
+        """Grow all sets whose lowest node is `root`; None when a budget ended that."""
+        space, joins, single, cost, deadline = self.space, self.joins, self.single, self.space.cost, self.deadline
+        heavy, max_heavy = space.heavy, space.max_heavy
+        ancestors, descendants, clash = self.facts.ancestors, self.facts.descendants, self.facts.clash
+        max_sets = min(max_sets, _MOST_BITS // space.n)
+        groups: list[tuple[int, int]] = []
+        self.visited = dominated = looked = 0
         bit = 1 << root
         higher = nodes & -(bit << 1)
         # What a set carries: strict ancestors and descendants of its nodes, nodes to try next (may still hold
         # members and clashing ones), nodes barred, and the cheapest known partition of it.
         level = {bit: [ancestors[root], descendants[root], joins[root] & higher, clash[root], single[root]]}
         size = 1
-        while level and size < limit:
+        while level and size < self.limit:
             following: dict[int, list[int]] = {}
             for group, (above, below, near, barred, best) in level.items():
+                looked |= near
                 rest = near & ~barred & ~group
                 if rest & heavy and (group & heavy).bit_count() >= max_heavy:
                     rest &= ~heavy
@@ -157,20 +204,20 @@ def enumerate_groups(
                         barred | clash[v],
                         split,
                     ]
-                if grown + len(following) > max_sets or time.monotonic() > deadline:
-                    return Enumeration(tuple(groups), False, grown + len(following), dominated)
+                if self.visited + len(following) > max_sets or time.monotonic() > deadline:
+                    return None
             for count, (group, facts_of_group) in enumerate(following.items()):
                 # Pricing may be far slower than growing.
-                if not count & 63 and time.monotonic() > deadline:
-                    return Enumeration(tuple(groups), False, grown, dominated)
+                if not count & 15 and time.monotonic() > deadline:
+                    return None
                 price = cost(group)
                 if price is not None:
                     if price <= facts_of_group[4]:
                         facts_of_group[4] = price
-                        groups.append((group, price))
+                        groups.append((group >> root, price))
                     else:
                         dominated += 1
-                grown += 1
+                self.visited += 1
             level = following
             size += 1
-    return Enumeration(tuple(groups), True, grown, dominated)
+        return Growth(tuple(groups), self.visited, dominated, max(0, looked.bit_length() - 1 - root))

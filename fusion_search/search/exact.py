@@ -48,14 +48,13 @@ def _plan_roughly(
     deadline: float,
 ) -> Solved:
     """Plan nodes whose groups are too many to enumerate: with the groups of ever narrower spaces, and with runs."""
-    joins = [facts.joins[v] & (space.preds[v] | space.succs[v]) for v in range(space.n)]
     bound = 0 if floors is None else sum(floors[v] for v in bits(nodes))
     groups: list[int] = []
     for limit in (space.max_nodes, 8, 3, 1):
         now = time.monotonic()
         # Single nodes are listed whatever the time.
         until = now + (deadline - now) / 4 if limit > 1 else float("inf")
-        found = enumerate_groups(space, facts, nodes, joins=joins, max_nodes=limit, max_sets=max_sets, deadline=until)
+        found = enumerate_groups(space, facts, nodes, siblings=False, max_nodes=limit, max_sets=max_sets, deadline=until)
         if found.complete:
             parts = split_parts(nodes, found)
             solved = solve_parts(parts, Tiebreak(space), until, Work())
@@ -195,7 +194,8 @@ def exact(
         if cut is not None and cut.closed:
             lines.append(cut)
             continue
-        found = enumerate_groups(space, facts, nodes, max_sets=max_sets, deadline=started + time_limit_s * 0.4)
+        until = started + time_limit_s * 0.4
+        found = enumerate_groups(space, facts, nodes, max_sets=max_sets, deadline=until, reuse=reuse)
         grown, dominated, kept = grown + found.grown, dominated + found.dominated, kept + len(found.groups)
         if found.complete:
             parts.extend(split_parts(nodes, found))

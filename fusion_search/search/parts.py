@@ -82,19 +82,36 @@ class Solved:
 
 
 def split_parts(nodes: int, enumeration: Enumeration) -> list[Part]:
-    """Split a set of nodes at the borders that no group crosses. O(groups + nodes * merges) set operations."""
-    home = {v: 1 << v for v in bits(nodes)}
+    """Split a set of nodes at the borders that no group crosses. Near-linear in the sizes of the groups."""
+    parent = {v: v for v in bits(nodes)}
+
+    def find(v: int) -> int:
+        while parent[v] != v:
+            parent[v] = v = parent[parent[v]]
+        return v
+
+    # Groups that grew from one node share it and differ in little else: only what is new to it is united.
+    reached: dict[int, int] = {}
     for group, _ in enumeration.groups:
-        component = home[(group & -group).bit_length() - 1]
-        if group & ~component:
-            for v in bits(group & ~component):
-                component |= home[v]
-            for v in bits(component):
-                home[v] = component
-    members: dict[int, list[tuple[int, int]]] = {home[v]: [] for v in bits(nodes)}
+        low = group & -group
+        known = reached.get(low, low)
+        fresh = group & ~known
+        if fresh:
+            reached[low] = known | group
+            root = find(low.bit_length() - 1)
+            for v in bits(fresh):
+                other = find(v)
+                # Towards the smaller node, so that a part is named by its smallest.
+                root, other = min(root, other), max(root, other)
+                parent[other] = root
+    components: dict[int, int] = {}
+    for v in parent:
+        root = find(v)
+        components[root] = components.get(root, 0) | 1 << v
+    members: dict[int, list[tuple[int, int]]] = {root: [] for root in components}
     for group, cost in enumeration.groups:
-        members[home[(group & -group).bit_length() - 1]].append((group, cost))
-    return [Part(component, tuple(groups)) for component, groups in members.items()]
+        members[find((group & -group).bit_length() - 1)].append((group, cost))
+    return [Part(components[root], tuple(groups)) for root, groups in members.items()]
 
 
 def join_parts(parts: Sequence[Part]) -> Part:

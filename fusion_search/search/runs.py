@@ -62,6 +62,26 @@ def in_line(facts: Facts, sequence: Sequence[int]) -> bool:
     return all(facts.descendants[a] >> b & 1 for a, b in pairwise(sequence))
 
 
+def _stops(space: GroupSpace, facts: Facts, sequence: Sequence[int]) -> list[int]:
+    """Index after the longest run from each node that holds no clash and no more heavy nodes than a group may. O(n) set operations."""
+    n = len(sequence)
+    place = {v: i for i, v in enumerate(sequence)}
+    inside = sum(1 << v for v in sequence)
+    stops, stop = [n] * n, n
+    heavies: list[int] = []  # indices of the heavy nodes from here on, the nearest last
+    for i in reversed(range(n)):
+        v = sequence[i]
+        after = (facts.clash[v] & inside) >> v + 1
+        if after:
+            stop = min(stop, place[v + (after & -after).bit_length()])
+        if space.heavy >> v & 1:
+            heavies.append(i)
+        if len(heavies) > space.max_heavy:
+            stop = min(stop, heavies[-1 - space.max_heavy])
+        stops[i] = stop = max(stop, i + 1)
+    return stops
+
+
 class RunPath:
     """The cuts of a sequence of nodes as a graph: a path from the first cut to the last is a partition into runs.
 
@@ -77,7 +97,9 @@ class RunPath:
 
     def __init__(self, space: GroupSpace, facts: Facts, sequence: Sequence[int], floors: Floors) -> None:
         self.space, self.facts, self.sequence = space, facts, list(sequence)
-        self.rows = floors.rows()
+        # No run reaches past the first node that clashes with one of its own.
+        limits = _stops(space, facts, self.sequence)
+        self.rows = [row[: stop - i] for i, (row, stop) in enumerate(zip(floors.rows(), limits, strict=True))]
         n = len(self.sequence)
         ceiling = int(np.iinfo(np.int64).max) // 4
         ahead = np.zeros(n + 1, np.int64)

@@ -63,6 +63,13 @@ class GroupSpace(Protocol):
     def blocked(self, u: int, v: int) -> bool:
         """Whether no legal group holds both ends of the edge ``u -> v``."""
 
+    def descriptions(self, reach: int) -> Sequence[int] | None:
+        """For each node a number that says what it is and how it stands to the nodes around it; None when nothing is known.
+
+        Two stretches of at most `reach` consecutive nodes with equal descriptions have the same `preds`, `neighbours`,
+        `heavy`, `solo` and `blocked` among their own nodes, and the same cost and legality for each set inside them.
+        """
+
 
 def bits(mask: int) -> Iterator[int]:
     """Yield the members of a set in ascending order."""

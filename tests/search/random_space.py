@@ -60,6 +60,9 @@ class RandomSpace:
     def blocked(self, u: int, v: int) -> bool:
         return (u, v) in self._blocked
 
+    def descriptions(self, reach: int) -> list[int] | None:
+        return None
+
     def _structural(self, group: int) -> bool:
         nodes = members(group)
         if len(nodes) > self.max_nodes or (group & self.heavy).bit_count() > self.max_heavy or group & self.solo:
@@ -168,6 +171,9 @@ class NetworkSpace:
 
     def blocked(self, u: int, v: int) -> bool:
         return (u, v) in self._blocked
+
+    def descriptions(self, reach: int) -> list[int] | None:
+        return None
 
     def cost(self, group: int) -> int:
         known = self._cache.get(group)
