@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class Analysis:
     tilings : tuple of tuple of int
         Candidate tiles, one for each knob.
     apart : tuple of int
-        Members that have to carry a loop of L and carry none: of several contractions and windows each, and what a window reads.
+        Members that have to carry a loop of L and carry none.
     features : GroupFeatures
         Counts; arrays over `tilings` where they depend on the tiling.
     """
@@ -125,7 +125,7 @@ def analyse(program: Program, positions: tuple[int, ...], line_bytes: int) -> An
         tuple(value for _, value in leaving),
         knobs,
         tilings,
-        _apart(members, reads, outer, parallel),
+        tuple([i for i in needing_outer_loops(members, reads) if parallel[i].isdisjoint(outer)]),
         features,
     )
 
@@ -159,21 +159,20 @@ def slides(member: Member, k: int) -> bool:
     return any(dim.loop is None and n != 1 for dim, n in dims)
 
 
-def _apart(
-    members: Sequence[Member], reads: Sequence[Read], outer: tuple[int, ...], parallel: Sequence[frozenset[int]]
-) -> tuple[int, ...]:
+def needing_outer_loops(members: Sequence[Member], reads: Sequence[Read]) -> list[int]:
+    """Return the members that have to carry an outer loop: of several contractions and windows each, and what a window reads."""
     heavy = [i for i, member in enumerate(members) if member.spec.kind in ("contract", "window")]
     needy = set(heavy) if len(heavy) > 1 else set()
     for read in reads:
         if read.producer >= 0 and members[read.reader].spec.kind == "window" and slides(members[read.reader], read.operand):
             needy.add(read.producer)
-    return tuple(i for i in sorted(needy) if parallel[i].isdisjoint(outer))
+    return sorted(needy)
 
 
 def _same_nest(members: Sequence[Member], read: Read, inner: Sequence[frozenset[int]]) -> bool:
     """True when a reader can take a value in the iteration that computes it."""
     p, i = read.producer, read.reader
-    return read.identity and inner[p] == inner[i] and _pointwise(members[p]) and members[i].spec.kind not in ("contract", "window")
+    return read.identity and inner[p] == inner[i] and pointwise(members[p]) and members[i].spec.kind not in ("contract", "window")
 
 
 def _stages(count: int, reads: Sequence[Read], sharing: set[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -187,7 +186,7 @@ def _stages(count: int, reads: Sequence[Read], sharing: set[tuple[int, int]]) ->
     return tuple(stages), tuple(sorted(crossing))
 
 
-def _pointwise(member: Member) -> bool:
+def pointwise(member: Member) -> bool:
     """True when a value is known as soon as its own iteration is done."""
     return member.spec.kind in ("map", "gather") or (member.spec.kind == "layout" and member.spec.body is not None)
 
@@ -255,12 +254,19 @@ class _Counter:
         if members[0].spec.kind == "opaque":
             blocks = UNBOUNDED_BLOCKS
 
+        factors: dict[tuple[bool, ...], Any] = {}
+        leads = [knob[0] for knob in knobs]
+
         def times(atoms: frozenset[int]) -> Any:
             """Blocks along the outer loops that are not among `atoms`."""
-            factor: Any = 1.0
-            for k, knob in enumerate(knobs):
-                if knob[0] not in atoms:
-                    factor = factor * repeats[k]
+            inside = tuple([lead in atoms for lead in leads])
+            factor = factors.get(inside)
+            if factor is None:
+                factor = 1.0
+                for k, there in enumerate(inside):
+                    if not there:
+                        factor = factor * repeats[k]
+                factors[inside] = factor
             return factor
 
         bytes_read, rereads = self._reads(times, bool(knobs))
@@ -276,6 +282,7 @@ class _Counter:
             scratch_bytes = scratch_bytes + size
         flops = {"simple": 0, "special": 0, "contract": 0}
         again: dict[str, Any] = {"simple": 0.0, "special": 0.0, "contract": 0.0}
+        repeated: dict[tuple[Literal["simple", "special", "contract"], frozenset[int]], int] = {}
         iterations = 1
         for i, member in enumerate(members):
             points = prod(member.domain.extents)
@@ -284,8 +291,11 @@ class _Counter:
             if cls != "none":
                 work = int(points * member.spec.flops)
                 flops[cls] += work
-                if knobs:
-                    again[cls] = again[cls] + work * (times(self.parallel[i]) - 1.0)
+                atoms = self.parallel[i]
+                repeated[cls, atoms] = repeated.get((cls, atoms), 0) + work
+        if knobs:
+            for (kind, atoms), work in repeated.items():
+                again[kind] = again[kind] + work * (times(atoms) - 1.0)
         written = sum(self._lines(members[i].output_bytes[members[i].outputs.index(value)]) for i, value in leaving)
         return GroupFeatures(
             nodes=len(members),

@@ -97,6 +97,10 @@ class CoarseSpace:
         """Cost of the nodes behind, or None."""
         return self.fine.cost(self.expand(group))
 
+    def hopeless(self, group: int) -> bool:
+        """Whether neither the nodes behind nor any set that holds them is a legal group."""
+        return self.fine.hopeless(self.expand(group))
+
     def floors(self, nodes: Sequence[int]) -> ChainFloors:
         """Return the floors of a sequence of chains, ascending."""
         return ChainFloors(self, nodes)

@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from fusion_search.fusion.program import Member, Program
 
 Shape = tuple[int, ...]
+_NONE: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(NamedTuple):
     """One read of a tensor by a member.
 
     Attributes
@@ -365,26 +366,25 @@ class _Unifier:
             return found
 
         loops = tuple(
-            tuple(of(first + loop) for loop in range(len(member.domain.extents)))
-            for first, member in zip(self.first, self.members, strict=True)
+            [
+                tuple([of(first + loop) for loop in range(len(member.domain.extents))])
+                for first, member in zip(self.first, self.members, strict=True)
+            ]
         )
         self.known = known
         conflicts: set[int] = set()
         for member in loops:
-            seen: set[int] = set()
-            for loop in member:
-                for atom in loop:
-                    if atom in seen:
-                        conflicts.add(atom)
-                    seen.add(atom)
-        return GroupLoops(tuple(extents), loops, tuple(self._read(edge, loops) for edge in self.edges), frozenset(conflicts))
+            own = [atom for loop in member for atom in loop]
+            if len(set(own)) < len(own):
+                conflicts.update([atom for atom in own if own.count(atom) > 1])
+        return GroupLoops(tuple(extents), loops, tuple([self._read(edge, loops) for edge in self.edges]), frozenset(conflicts))
 
     def _read(self, edge: tuple[int, int, int, int], loops: tuple[tuple[tuple[int, ...], ...], ...]) -> Read:
         i, k, _, producer = edge
         match, mine = self.matches[i][k], loops[i]
         used = frozenset([atom for loop in match.used for atom in mine[loop]])
         if producer < 0:
-            return Read(i, k, -1, False, frozenset(), used)
+            return Read(i, k, -1, False, _NONE, used)
         theirs = loops[producer]
         barred: list[int] = [atom for d in match.others for atom in theirs[d]]
         for base_dims, own in match.pairs:
@@ -393,7 +393,7 @@ class _Unifier:
                 owner = [atom for d in base_dims for atom in theirs[d]]
                 if owner != [atom for loop in own for atom in mine[loop]]:
                     barred += owner
-        return Read(i, k, producer, not match.others and not barred, frozenset(barred), used)
+        return Read(i, k, producer, not match.others and not barred, frozenset(barred) if barred else _NONE, used)
 
     # ------------------------------------------------------------------ loops that a member would carry twice
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from costmodels import CostModel, GroupFeatures
 from fusion_search.fusion.analysis import Analysis, analyse, slides
+from fusion_search.fusion.lasting import refused_for_good
 from fusion_search.fusion.likeness import describe_nodes
 from fusion_search.fusion.loops import matched_operands
 from fusion_search.fusion.program import Program, bits
@@ -70,6 +71,7 @@ class GroupSpace:
     refusals: dict[str, int] = field(init=False, default_factory=dict)
     _emits: dict[Hashable, Reason | None] = field(init=False, default_factory=dict)
     _memo: dict[Hashable, Priced | Reason] = field(init=False, default_factory=dict)
+    _hopeless: dict[Hashable, bool] = field(init=False, default_factory=dict)
     _costs: dict[int, int | None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -120,6 +122,16 @@ class GroupSpace:
             found = self.priced(group)
             self._costs[group] = found.cost if isinstance(found, Priced) else None
         return self._costs[group]
+
+    def hopeless(self, group: int) -> bool:
+        """True when neither a group nor any that holds it is legal; False says nothing."""
+        found = self.priced(group)
+        if not isinstance(found, Reason) or found.rule not in ("shared-outer-loop", "capacity"):
+            return False
+        key = self.key(group)
+        if key not in self._hopeless:
+            self._hopeless[key] = refused_for_good(self.program, bits(group), self.profile.fast_memory_bytes)
+        return self._hopeless[key]
 
     def blocked(self, u: int, v: int) -> bool:
         """True when no legal group holds both ends of the edge from u to v."""

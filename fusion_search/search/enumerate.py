@@ -11,7 +11,7 @@ successors among them. The first and the last node of B in topological order are
 therefore a source or a sink of S, and may go. If S has several leaf blocks, r is such a node in at most one of them, so
 take another; if S is one block, both first and last may go, and one of them is not r. By induction every such set
 grows from *its own lowest node* through connected convex sets. All other limits used here (heavy, solo, blocked,
-clashes, size) pass to subsets, so they may stop growth; `cost` being None may not.
+clashes, size, `hopeless`) pass to subsets, so they may stop growth; `cost` being None may not.
 
 Why dominated groups may go
 ---------------------------
@@ -206,18 +206,24 @@ class _Grower:
                     ]
                 if self.visited + len(following) > max_sets or time.monotonic() > deadline:
                     return None
+            ended: list[int] = []
             for count, (group, facts_of_group) in enumerate(following.items()):
                 # Pricing may be far slower than growing.
                 if not count & 15 and time.monotonic() > deadline:
                     return None
                 price = cost(group)
-                if price is not None:
+                if price is None:
+                    if space.hopeless(group):
+                        ended.append(group)
+                else:
                     if price <= facts_of_group[4]:
                         facts_of_group[4] = price
                         groups.append((group >> root, price))
                     else:
                         dominated += 1
                 self.visited += 1
+            for group in ended:
+                del following[group]
             level = following
             size += 1
         return Growth(tuple(groups), self.visited, dominated, max(0, looked.bit_length() - 1 - root))

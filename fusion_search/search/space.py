@@ -60,6 +60,9 @@ class GroupSpace(Protocol):
     def cost(self, group: int) -> int | None:
         """Cost in attoseconds (at least 0), or None when the group is illegal. Asked of structurally fit sets only."""
 
+    def hopeless(self, group: int) -> bool:
+        """Whether neither an illegal group nor any that holds it is legal, as far as the space can tell cheaply."""
+
     def blocked(self, u: int, v: int) -> bool:
         """Whether no legal group holds both ends of the edge ``u -> v``."""
 

@@ -57,6 +57,18 @@ class RandomSpace:
         inner = frozenset((self.labels[u], self.labels[v]) for u in nodes for v in members(self.succs[u] & group))
         return frozenset(self.labels[v] for v in nodes), inner
 
+    def hopeless(self, group: int) -> bool:
+        """Exact where that is cheap: growth then stops as early as it ever may."""
+        rest = ((1 << self.n) - 1) & ~group
+        if self.n > 8:
+            return False
+        more = rest
+        while self.cost(group | more) is None:
+            if not more:
+                return True
+            more = (more - 1) & rest
+        return False
+
     def blocked(self, u: int, v: int) -> bool:
         return (u, v) in self._blocked
 
@@ -168,6 +180,9 @@ class NetworkSpace:
 
     def key(self, group: int) -> Hashable:
         return group
+
+    def hopeless(self, group: int) -> bool:
+        return False
 
     def blocked(self, u: int, v: int) -> bool:
         return (u, v) in self._blocked
