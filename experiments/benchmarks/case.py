@@ -1,0 +1,66 @@
+"""What is measured: a model, its inputs, and what it must move and compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+Array = np.ndarray[Any, Any]
+#: A workload in any library: takes a language and the inputs, gives one output or a tuple of them.
+Form = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the benchmark.
+
+    Attributes
+    ----------
+    name : str
+    family : str
+        ``chain``, ``pointwise``, ``softmax``, ``norm``, ``reduction``, ``layout``, ``product``, ``convolution`` or ``attention``; for whole
+        models ``transformer``, ``pointwise`` or ``convolutional``.
+    model : onnx.ModelProto
+        What is computed; it says nothing about how.
+    feeds : mapping of str to numpy.ndarray
+        In the order of the model's inputs.
+    form : callable, optional
+        The same in the words of a library: ``form(language, *inputs)``. None for a whole model.
+    nbytes : int
+        Bytes of inputs and outputs, each once; 0 where it says nothing.
+    flops : int
+        Of products and convolutions; 0 elsewhere.
+    bound : str
+        ``memory`` when it should run at the speed of memory, else ``cache`` or ``compute``.
+    rtol, atol : float
+        Tolerance of the comparison, relative to each element and to the output's largest magnitude.
+    """
+
+    name: str
+    family: str
+    model: onnx.ModelProto
+    feeds: Mapping[str, Array]
+    form: Form | None = None
+    nbytes: int = 0
+    flops: int = 0
+    bound: str = "compute"
+    rtol: float = 1e-4
+    atol: float = 1e-5
+
+    @property
+    def whole_model(self) -> bool:
+        """True for a whole network, false for one workload."""
+        return self.form is None
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the model's outputs, in order."""
+        return [value.name for value in self.model.graph.output]
+
+
+class NotInLanguage(Exception):
+    """A library has no word for an operator, so the workload does not apply to it."""
