@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,9 @@ class Case:
     feeds : mapping of str to numpy.ndarray
         In the order of the model's inputs.
     form : callable, optional
-        The same in the words of a library: ``form(language, *inputs)``. None for a whole model.
+        The same in the words of a library: ``form(language, *operands)``. None for a model that came as a file.
+    weights : mapping of str to numpy.ndarray
+        What the model holds as initialisers; a form takes them after the feeds.
     nbytes : int
         Bytes of inputs and outputs, each once; 0 where it says nothing.
     flops : int
@@ -38,6 +40,8 @@ class Case:
         ``memory`` when it should run at the speed of memory, else ``cache`` or ``compute``.
     rtol, atol : float
         Tolerance of the comparison, relative to each element and to the output's largest magnitude.
+    whole_model : bool
+        A whole network rather than one workload.
     """
 
     name: str
@@ -45,16 +49,18 @@ class Case:
     model: onnx.ModelProto
     feeds: Mapping[str, Array]
     form: Form | None = None
+    weights: Mapping[str, Array] = field(default_factory=dict)
     nbytes: int = 0
     flops: int = 0
     bound: str = "compute"
     rtol: float = 1e-4
     atol: float = 1e-5
+    whole_model: bool = False
 
     @property
-    def whole_model(self) -> bool:
-        """True for a whole network, false for one workload."""
-        return self.form is None
+    def operands(self) -> list[Array]:
+        """What a form takes: inputs, then weights."""
+        return [*self.feeds.values(), *self.weights.values()]
 
     @property
     def output_names(self) -> list[str]:

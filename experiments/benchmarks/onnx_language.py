@@ -138,12 +138,15 @@ class OnnxLanguage:
     def matmul(self, a: Symbol, b: Symbol) -> Symbol:
         return self.node("MatMul", a, b)
 
+    def reshape(self, x: Symbol, shape: Sequence[int]) -> Symbol:
+        return self.node("Reshape", x, self._ints(shape))
+
     def conv(self, x: Symbol, weight: Symbol, bias: Symbol, *, pad: int, groups: int = 1) -> Symbol:
         return self.node("Conv", x, weight, bias, pads=[pad] * 4, group=groups)
 
 
-def to_model(name: str, form: Form, feeds: Mapping[str, Array]) -> onnx.ModelProto:
-    """Write a form down as an ONNX model with these inputs; its outputs are called ``o0``, ``o1``, ...
+def to_model(name: str, form: Form, feeds: Mapping[str, Array], weights: Mapping[str, Array] | None = None) -> onnx.ModelProto:
+    """Write a form down as an ONNX model with these inputs and initialisers; its outputs are called ``o0``, ``o1``, ...
 
     Raises
     ------
@@ -151,7 +154,9 @@ def to_model(name: str, form: Form, feeds: Mapping[str, Array]) -> onnx.ModelPro
         When the form is no valid model.
     """
     language = OnnxLanguage()
-    results = form(language, *(Symbol(language, key) for key in feeds))
+    weights = weights or {}
+    results = form(language, *(Symbol(language, key) for key in (*feeds, *weights)))
+    language.constants += [numpy_helper.from_array(array, key) for key, array in weights.items()]
     results = results if isinstance(results, tuple) else (results,)
     renamed = {symbol.name: f"o{k}" for k, symbol in enumerate(results)}
     for node in language.nodes:

@@ -48,7 +48,8 @@ class Workload:
         draw = self.draw or _uniform
         feeds = {key: np.ascontiguousarray(draw(key, shape, rng), np.float32) for key, shape in self.shapes.items()}
         nbytes = 4 * self.outputs + sum(array.nbytes for array in feeds.values())
-        return Case(name, self.family, to_model(name, self.form, feeds), feeds, self.form, nbytes, self.flops, self.bound)
+        model = to_model(name, self.form, feeds)
+        return Case(name, self.family, model, feeds, self.form, nbytes=nbytes, flops=self.flops, bound=self.bound)
 
 
 def _uniform(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:

@@ -40,7 +40,7 @@ class Emitter:
         self.w = Writer()
         self.scratch = 0
         self.skip = absorbed(self.group, self.live_out)
-        self.stages = place(self.group, set(self.tiles), self.skip)
+        self.stages = place(self.group, set(self.tiles), self.skip, self.live_out)
         self.stage_of = {i: k for k, stage in enumerate(self.stages) for i in stage.members}
         self.places: dict[int, Place] = {}
         self.parameters: dict[int, str] = {}

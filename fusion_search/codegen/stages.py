@@ -15,6 +15,8 @@ from fusion_search.fusion.program import Member
 
 #: Elements that one work item of a flat group should have: enough to pay for finding it, few enough to stay in L1.
 ITEM_ELEMENTS = 4096
+#: Sides of a block that is read across its rows: each row is a few cache lines, and the block stays in L1.
+TURN = 64
 #: A contraction's block: rows and columns of the result computed by one call.
 PANEL_ROWS, PANEL_COLUMNS = 128, 256
 #: Blocks that give every core something to do.
@@ -139,12 +141,25 @@ def _member_tiles(group: GroupAccess, live_out: set[int]) -> dict[int, int]:
     inner = [loops.all - group.outer for loops in group.loops]
     if not any(inner):
         return _flat_tiles(group, live_out, sorted(group.outer))
+    if not any(is_reduce(member) for member in group.members):
+        return _short_row_tiles(group, live_out)
     tiles: dict[int, int] = {}
     for i, member in enumerate(group.members):
         parallel = group.loops[i].parallel
         if is_reduce(member) and not by_lanes(member) and parallel and parallel[-1] in group.outer:
             tiles[parallel[-1]] = min(group.extents[parallel[-1]], 512)
     return tiles
+
+
+def _short_row_tiles(group: GroupAccess, live_out: set[int]) -> dict[int, int]:
+    """Blocks of maps that run whole along some loop: several short rows an item, since finding an item costs as much as one."""
+    within = max(prod(group.extents[a] for a in loops.all - group.outer) for loops in group.loops)
+    lead = group.writes[min(live_out)] if live_out else group.writes[0]
+    carried = [a for a in group.outer if all(a in loops.all for loops in group.loops)]
+    if not carried or within >= ITEM_ELEMENTS // 4:
+        return {}
+    atom = min(carried, key=lambda a: (lead.strides.get(a, 0), a))
+    return {atom: max(1, min(group.extents[atom], ITEM_ELEMENTS // 4 // max(within, 1)))}
 
 
 def _flat_tiles(group: GroupAccess, live_out: set[int], atoms: list[int]) -> dict[int, int]:
@@ -155,12 +170,25 @@ def _flat_tiles(group: GroupAccess, live_out: set[int], atoms: list[int]) -> dic
     first = max(atoms, key=lambda a: (_unit_steps(group, live_out, a), group.extents[a], -a))
     lead = group.writes[min(live_out)] if live_out else group.writes[0]
     rest = sorted((a for a in atoms if a != first), key=lambda a: (lead.strides.get(a, 0), a))
+    across = [a for a in rest if _read_across(group, first, a)]
+    if across:
+        tiles = {a: max(1, min(group.extents[a], TURN)) for a in (first, across[0])}
+        return tiles
     for atom in (first, *rest):
         if elements >= ITEM_ELEMENTS // 2:
             break
         tiles[atom] = max(1, min(group.extents[atom], ITEM_ELEMENTS // elements))
         elements *= tiles[atom]
     return tiles
+
+
+def _read_across(group: GroupAccess, along: int, atom: int) -> bool:
+    """True when a live-in lies contiguous along an atom while the nest walks it in larger steps."""
+    return any(
+        linear.strides.get(atom, 0) == 1 and linear.strides.get(along, 0) > 1
+        for where, linear in group.reads.items()
+        if where not in group.producers
+    )
 
 
 def _unit_steps(group: GroupAccess, live_out: set[int], atom: int) -> int:
@@ -269,7 +297,7 @@ def absorbed(group: GroupAccess, live_out: set[int]) -> set[int]:
     return found
 
 
-def place(group: GroupAccess, tiled: set[int], skip: set[int]) -> list[Stage]:
+def place(group: GroupAccess, tiled: set[int], skip: set[int], live_out: set[int]) -> list[Stage]:
     """Assign members to stages, in order.
 
     Parameters
@@ -279,6 +307,8 @@ def place(group: GroupAccess, tiled: set[int], skip: set[int]) -> list[Stage]:
         Blocked outer atoms.
     skip : set of int
         Members that another member reads through (a transpose absorbed by a contraction): no stage of their own.
+    live_out : set of int
+        Members that others read from memory in any case.
     """
     stages: list[Stage] = []
     stage_of: dict[int, int] = {}
@@ -307,10 +337,45 @@ def place(group: GroupAccess, tiled: set[int], skip: set[int]) -> list[Stage]:
             stages.append(Stage(kind, [], space))
         stages[at].members.append(i)
         stage_of[i] = at
+    _sink(group, stages, stage_of, live_out)
+    stages = [stage for stage in stages if stage.members]
     for stage in stages:
         stage.members.sort()
         stage.order = _order(group, stage)
     return stages
+
+
+def _sink(group: GroupAccess, stages: list[Stage], stage_of: dict[int, int], live_out: set[int]) -> None:
+    """Move maps into the nests of their readers, where their values stay in registers.
+
+    Placed as early as it can be, the map of a live-in would wait in scratch for what its reader also needs: all of an image, for
+    the root of one variance. A map moves when what it reads of its own nest and would then have to be stored is not more than the
+    value that need no longer be.
+    """
+    readers: dict[int, list[tuple[int, int]]] = {}
+    for (reader, k), producer in group.producers.items():
+        readers.setdefault(producer, []).append((reader, k))
+    for i in sorted(stage_of, reverse=True):
+        now, after = stage_of[i], [(r, k) for r, k in readers.get(i, ()) if r in stage_of]
+        if i in live_out or is_reduce(group.members[i]) or stages[now].kind != "loop" or not after:
+            continue
+        space = stages[now].space
+        last = min(
+            stage_of[r] if group.identity[(r, k)] and stages[stage_of[r]].kind == "loop" and stages[stage_of[r]].space == space else stage_of[r] - 1
+            for r, k in after
+        )
+        at = next((s for s in range(last, now, -1) if stages[s].kind == "loop" and stages[s].space == space), now)
+        made_here = {producer for (reader, _), producer in group.producers.items() if reader == i and stage_of.get(producer) == now}
+        stored = [p for p in made_here if not _crosses(stage_of, readers, p) and any(stage_of.get(r) == now and r != i for r, _ in readers[p])]
+        if at > now and len(stored) <= 1:
+            stages[now].members.remove(i)
+            stages[at].members.append(i)
+            stage_of[i] = at
+
+
+def _crosses(stage_of: dict[int, int], readers: dict[int, list[tuple[int, int]]], i: int) -> bool:
+    """True when a later stage reads a member's value, so that it is stored anyway."""
+    return any(stage_of.get(r, stage_of[i]) != stage_of[i] for r, _ in readers.get(i, ()))
 
 
 def _kind(member: Member) -> str:

@@ -64,6 +64,9 @@ class Words:
     def pad(self, x: Any, width: int) -> Any:
         return jnp.pad(x, width)
 
+    def reshape(self, x: Any, shape: Sequence[int]) -> Any:
+        return x.reshape(tuple(shape))
+
     def conv(self, x: Any, weight: Any, bias: Any, *, pad: int, groups: int = 1) -> Any:
         made = lax.conv_general_dilated(
             x, weight, (1, 1), [(pad, pad)] * 2, dimension_numbers=("NCHW", "OIHW", "NCHW"), feature_group_count=groups
@@ -84,7 +87,7 @@ class Library:
         if case.form is None:
             return "takes no ONNX models"
         form, words = case.form, Words()
-        inputs = [jax.device_put(array) for array in case.feeds.values()]
+        inputs = [jax.device_put(array) for array in case.operands]
         function = jax.jit(lambda *arrays: form(words, *arrays))
         return Runner(
             lambda: jax.block_until_ready(function(*inputs)),

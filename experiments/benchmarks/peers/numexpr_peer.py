@@ -79,11 +79,11 @@ class Library:
             return "takes no ONNX models"
         words = Words()
         try:
-            made = case.form(words, *(Expression(name) for name in case.feeds))
+            made = case.form(words, *(Expression(name) for name in (*case.feeds, *case.weights)))
         except NotInLanguage as word:
             return f"has no {word}"
         texts = [expression.text for expression in (made if isinstance(made, tuple) else (made,))]
-        names: dict[str, Any] = {**case.feeds, "zero": np.float32(0)}
+        names: dict[str, Any] = {**case.feeds, **case.weights, "zero": np.float32(0)}
         whole = words.whole is not None
         count = np.float32(max(array.size for array in case.feeds.values()))
 

@@ -78,6 +78,9 @@ class Words:
     def matmul(self, a: Array, b: Array) -> Array:
         return a @ b
 
+    def reshape(self, x: Array, shape: Sequence[int]) -> Array:
+        return np.reshape(x, tuple(shape))
+
     def conv(self, x: Array, weight: Array, bias: Array, *, pad: int, groups: int = 1) -> Array:
         size = weight.shape[-1]
         padded = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
@@ -103,5 +106,5 @@ class Library:
         if case.form is None:
             return "takes no ONNX models"
         form: Any = case.form
-        words, inputs = Words(), list(case.feeds.values())
+        words, inputs = Words(), case.operands
         return Runner(lambda: form(words, *inputs))

@@ -59,6 +59,9 @@ class Words:
     def pad(self, x: Any, width: int) -> Any:
         return F.pad(x, (width,) * 4)
 
+    def reshape(self, x: Any, shape: Sequence[int]) -> Any:
+        return x.reshape(tuple(shape))
+
     def conv(self, x: Any, weight: Any, bias: Any, *, pad: int, groups: int = 1) -> Any:
         return F.conv2d(x, weight, bias, padding=pad, groups=groups)
 
@@ -68,7 +71,7 @@ def runner(case: Case, wrap: Callable[[Any], Any]) -> Runner | str:
     if case.form is None:
         return "takes no ONNX models"
     form, words = case.form, Words()
-    inputs = [torch.from_numpy(array) for array in case.feeds.values()]
+    inputs = [torch.from_numpy(array) for array in case.operands]
     function = wrap(lambda *tensors: form(words, *tensors))
 
     def fresh() -> Any:
