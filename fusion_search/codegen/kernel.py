@@ -51,6 +51,7 @@ def build(program: Program, analysis: Analysis) -> Kernel:
     """Generate the kernel of a legal group that the generator can emit."""
     e = Emitter(program, analysis)
     items = e.open()
+    e.w.interleaved = any(member.spec.flop_class == "special" for member in e.group.members)
     for stage in e.stages:
         _emit(e, stage)
     work = sum(actual(prod(m.domain.extents)) * _nanoseconds(m.spec) for m in e.group.members)

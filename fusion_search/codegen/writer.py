@@ -54,6 +54,7 @@ class Writer:
     slots: list[Slot] = field(default_factory=list)
     depth: int = 1
     rows: list[tuple[int, list[list[Slot]]]] = field(default_factory=list)
+    interleaved: bool = False  # a loop of it works on several vectors at a time
     _names: dict[Hashable, str] = field(default_factory=dict)
     _count: int = 0
 
@@ -108,7 +109,8 @@ class Writer:
 
     def source(self, name: str) -> str:
         """Return the kernel's text."""
-        head = ['@cfunc(KERNEL_SIGNATURE, cache=True, error_model="numpy")', f"def {name}(A, S, lo, hi):", "    T = table(A)"]
+        compiler = ", pipeline_class=Interleaved" if self.interleaved else ""
+        head = [f'@cfunc(KERNEL_SIGNATURE, cache=True, error_model="numpy"{compiler})', f"def {name}(A, S, lo, hi):", "    T = table(A)"]
         head += [f"    n{k} = T[{k}]" for k in range(len(self.slots))]
         return "\n".join([*head, *self.lines]) + "\n"
 

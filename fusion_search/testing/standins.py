@@ -125,6 +125,12 @@ def _maths() -> dict[str, Any]:
     return {f"{name}{bits}": function for name, function in {**one, **two}.items() for bits in (32, 64)}
 
 
+def _turn(dst: Pointer, src: Pointer, rows: int, columns: int, src_step: int, dst_step: int) -> None:
+    for r in range(rows):
+        for c in range(columns):
+            dst[r * dst_step + c] = src[c * src_step + r]
+
+
 # ---------------------------------------------------------------------- reductions in lanes
 
 _JOIN = {"add": np.add, "max": np.maximum, "min": np.minimum}
@@ -268,12 +274,13 @@ class _Np:
 def namespace(memory: Memory) -> dict[str, Any]:
     """Return everything that a kernel's text may name."""
     names: dict[str, Any] = {f"T_{code}": _integer(code) for code in ELEMENTS if code[0] in "iu"}
-    names |= {"T_f4": _F32, "T_f8": _F64, "np": _Np(), "STRIP": STRIP, "KERNEL_SIGNATURE": None}
+    names |= {"T_f4": _F32, "T_f8": _F64, "np": _Np(), "STRIP": STRIP, "KERNEL_SIGNATURE": None, "Interleaved": None}
     names |= {"cfunc": lambda *args, **options: lambda function: function}
     names |= {f"p_{code}": memory.pointer(code) for code in ELEMENTS}
     names |= {f"lanes_{code}": stack(code, 64, memory) for code in ("f4", "f8")}
     names |= {f"strip_{code}": stack(code, STRIP, memory) for code in ("f4", "f8")}
     names |= {"table": memory.table, "select": _select, "checked_index": checked_index, "lanes_fill": _lanes_fill}
+    names["turn"] = _turn
     for bits in ("f32", "f64"):
         names |= {f"lanes_{word}_{bits}": _lanes(word) for word in _JOIN}
         names |= {f"fold_{'sum' if word == 'add' else word}_{bits}": _fold(word) for word in _JOIN}
