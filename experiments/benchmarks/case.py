@@ -37,7 +37,8 @@ class Case:
     flops : int
         Of products and convolutions; 0 elsewhere.
     bound : str
-        ``memory`` when it should run at the speed of memory, else ``cache`` or ``compute``.
+        ``memory`` when its arrays fill a last cache of 32 MiB and its arithmetic is cheap, so that it should run at the speed of
+        memory; ``cache`` when they do not; ``compute`` when products or special functions take longer than the traffic.
     rtol, atol : float
         Tolerance of the comparison, relative to each element and to the output's largest magnitude.
     whole_model : bool

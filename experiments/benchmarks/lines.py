@@ -111,7 +111,8 @@ def _memory(rows: Iterable[Row]) -> Line | None:
         return None
     mean = geometric_mean([max(part, 1e-9) for part in parts.values()])
     above = tuple(f"{name} {part:.3f}" for name, part in parts.items() if part > 1)
-    return Line("planned peak memory over the unfused plan's", "mean at most 0.9, none above 1", f"mean {mean:.2f}", mean <= 0.9 and not above, above)
+    holds = mean <= 0.9 and not above
+    return Line("planned peak memory over the unfused plan's", "mean at most 0.9, none above 1", f"mean {mean:.2f}", holds, above)
 
 
 def _starts(what: str, starts: Sequence[Start], of: Callable[[Start], float], most: float) -> Line | None:

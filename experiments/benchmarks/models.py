@@ -21,7 +21,7 @@ RTOL, ATOL = 1e-3, 1e-3
 
 
 def _dense(rng: np.random.Generator, *shape: int) -> Array:
-    return (rng.standard_normal(shape) * shape[0] ** -0.5).astype(np.float32)
+    return np.asarray(rng.standard_normal(shape) * shape[0] ** -0.5, np.float32)
 
 
 def encoder(batch: int, *, layers: int = 4, width: int = 256, heads: int = 4, tokens: int = SEQUENCE, seed: int = 0) -> Case:
@@ -58,12 +58,13 @@ def gated(batch: int, *, layers: int = 6, width: int = 64, side: int = 56, seed:
     weights: dict[str, Array] = {}
     for k in range(layers):
         weights |= {f"{n}{k}": rng.uniform(0.5, 1.5, (width, 1, 1)).astype(np.float32) for n in ("a", "b", "c", "d")}
+        weights[f"s{k}"] = rng.uniform(0.5, 1.5, (side,)).astype(np.float32)
 
     def form(k: Any, x: Any, *w: Any) -> Any:
         for n in range(layers):
-            a, b, c, d = w[4 * n : 4 * (n + 1)]
+            a, b, c, d, scale = w[5 * n : 5 * (n + 1)]
             x = x + k.silu(x * a + b) * k.tanh(x * c) * 0.5
-            x = k.rms_norm(k.gelu_tanh(x - d) + x, 1.0)
+            x = k.rms_norm(k.gelu_tanh(x - d) + x, scale)
         return x
 
     return _generated(f"gated_b{batch}", "pointwise", form, feeds, weights)
@@ -175,6 +176,4 @@ def model_cases(names: Sequence[str] | None, folder: Path | None, batches: Seque
 
 def model_names(folder: Path | None) -> list[str]:
     """Return the names that `model_cases` knows."""
-    return [*GENERATED, *light_names(), *(path.stem for path in sorted(folder.glob("*.onnx")) if folder)] if folder else [
-        *GENERATED, *light_names()
-    ]  # fmt: skip
+    return [*GENERATED, *light_names(), *(sorted(path.stem for path in folder.glob("*.onnx")) if folder else [])]

@@ -54,14 +54,14 @@ class OnnxLanguage:
 
     def constant(self, value: Any, dtype: Any) -> str:
         """Add an initialiser and return its name."""
-        name = f"c{len(self.constants)}"
+        name = f"constant{len(self.constants)}"
         self.constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
     def node(self, op: str, *inputs: Any, **attributes: Any) -> Symbol:
         """Add a node; numbers among its inputs become float32 constants."""
         names = [x.name if isinstance(x, Symbol) else x if isinstance(x, str) else self.constant(x, np.float32) for x in inputs]
-        out = f"v{len(self.nodes)}"
+        out = f"value{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, names, [out], f"n{len(self.nodes)}_{op.lower()}", **attributes))
         return Symbol(self, out)
 
@@ -146,7 +146,7 @@ class OnnxLanguage:
 
 
 def to_model(name: str, form: Form, feeds: Mapping[str, Array], weights: Mapping[str, Array] | None = None) -> onnx.ModelProto:
-    """Write a form down as an ONNX model with these inputs and initialisers; its outputs are called ``o0``, ``o1``, ...
+    """Write a form down as an ONNX model with these inputs and initialisers; its outputs are called ``out0``, ``out1``, ...
 
     Raises
     ------
@@ -158,7 +158,7 @@ def to_model(name: str, form: Form, feeds: Mapping[str, Array], weights: Mapping
     results = form(language, *(Symbol(language, key) for key in (*feeds, *weights)))
     language.constants += [numpy_helper.from_array(array, key) for key, array in weights.items()]
     results = results if isinstance(results, tuple) else (results,)
-    renamed = {symbol.name: f"o{k}" for k, symbol in enumerate(results)}
+    renamed = {symbol.name: f"out{k}" for k, symbol in enumerate(results)}
     for node in language.nodes:
         node.output[:] = [renamed.get(value, value) for value in node.output]
         node.input[:] = [renamed.get(value, value) for value in node.input]

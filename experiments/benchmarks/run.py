@@ -92,7 +92,7 @@ class Row:
     def fusion(self, column: str = "preallocated") -> Ratio | None:
         """Our unfused time over our fused one."""
         fused, unfused = self.entries.get(FUSED), self.entries.get(UNFUSED)
-        if fused is None or unfused is None or "ok" != fused.status or "ok" != unfused.status:
+        if fused is None or unfused is None or fused.status != "ok" or unfused.status != "ok":
             return None
         return ratio(unfused.times[column], fused.times[column])
 

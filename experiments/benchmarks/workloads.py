@@ -210,9 +210,9 @@ def _depthwise(k: Any, x: Any, weight: Any, bias: Any) -> Any:
 # ---------------------------------------------------------------- the table
 
 
-def _unary(form: Form, bound: str = "memory", draw: Any = None) -> Workload:
+def _unary(form: Form, draw: Any = None) -> Workload:
     n = 1 << 22
-    return Workload(form, {"x": (n,)}, "pointwise", bound, n, draw=draw)
+    return Workload(form, {"x": (n,)}, "pointwise", "compute", n, draw=draw)
 
 
 def _chains() -> Iterator[tuple[str, Workload]]:
@@ -234,10 +234,10 @@ WORKLOADS: dict[str, Workload] = {
     "tanh": _unary(lambda k, x: k.tanh(x)),
     "exp": _unary(lambda k, x: k.exp(x)),
     "log": _unary(_log, draw=_positive),
-    "mix": _unary(_mix, "compute"),
-    "softmax_4096x1024": Workload(lambda k, x: k.softmax(x), {"x": _ROWS}, "softmax", "memory", math.prod(_ROWS)),
-    "softmax_64x65536": Workload(lambda k, x: k.softmax(x), {"x": (64, 65536)}, "softmax", "memory", 1 << 22),
-    "softmax_mask": Workload(_masked_softmax, {"scores": _ROWS, "mask": _ROWS}, "softmax", "memory", math.prod(_ROWS)),
+    "mix": _unary(_mix),
+    "softmax_4096x1024": Workload(lambda k, x: k.softmax(x), {"x": _ROWS}, "softmax", "compute", math.prod(_ROWS)),
+    "softmax_64x65536": Workload(lambda k, x: k.softmax(x), {"x": (64, 65536)}, "softmax", "compute", 1 << 22),
+    "softmax_mask": Workload(_masked_softmax, {"scores": _ROWS, "mask": _ROWS}, "softmax", "compute", math.prod(_ROWS)),
     "layernorm": Workload(
         _layer_norm, {"x": _ROWS, "residual": _ROWS, "scale": (1024,), "bias": (1024,)}, "norm", "memory", math.prod(_ROWS)
     ),
@@ -254,14 +254,14 @@ WORKLOADS: dict[str, Workload] = {
     ),
     "swiglu": Workload(_swiglu, dict.fromkeys(("gate", "up"), (1024, 11008)), "pointwise", "memory", 1024 * 11008),
     "rope": Workload(
-        _rope, {"x": (1, 32, 1024, 64), "cosine": (1024, 64), "sine": (1024, 64)}, "pointwise", "memory", 32 * 1024 * 64
+        _rope, {"x": (1, 32, 1024, 64), "cosine": (1024, 64), "sine": (1024, 64)}, "pointwise", "cache", 32 * 1024 * 64
     ),
     "outer_exp": Workload(_outer_exp, {"column": (4096, 1), "row": (1, 4096)}, "pointwise", "memory", 1 << 24),
     "horiz8": Workload(_eight, {"x": (1 << 16,)}, "pointwise", "cache", 8 << 16),
-    "transpose_ew": Workload(_transpose, {"x": (2048, 2048)}, "layout", "memory", 1 << 22),
-    "permute_ew": Workload(_permute, {"x": (8, 64, 96, 96)}, "layout", "memory", 8 * 64 * 96 * 96),
-    "concat_relu": Workload(_concat, dict.fromkeys("abc", (2048, 683)), "layout", "memory", 3 * 2048 * 683),
-    "slice_pad": Workload(_slice_pad, {"x": (2048, 2048)}, "layout", "memory", 2052 * 2052),
+    "transpose_ew": Workload(_transpose, {"x": (2048, 2048)}, "layout", "cache", 1 << 22),
+    "permute_ew": Workload(_permute, {"x": (8, 64, 96, 96)}, "layout", "cache", 8 * 64 * 96 * 96),
+    "concat_relu": Workload(_concat, dict.fromkeys("abc", (2048, 683)), "layout", "cache", 3 * 2048 * 683),
+    "slice_pad": Workload(_slice_pad, {"x": (2048, 2048)}, "layout", "cache", 2052 * 2052),
     "gemm_bias_gelu": Workload(
         _project_gelu, {"a": (512, 768), "b": (768, 3072), "bias": (3072,)},
         "product", "compute", 512 * 3072, 2 * 512 * 768 * 3072, _small_weights,

@@ -100,7 +100,8 @@ def _emit_nest(e: Emitter, stage: Stage) -> None:
     inner = order[-1] if order else None
     with ExitStack() as stack:
         variables = open_loops(e, stack, order[:-2] if across else order[:-1])
-        turned = {where: _turn(e, stage, where, atom, order[-1], variables) for where, atom in across.items()}
+        known: dict[tuple[object, ...], Turned] = {}
+        turned = {where: _turn(e, stage, where, atom, variables, known) for where, atom in across.items()}
         if across:
             variables |= open_loops(e, stack, order[-2:-1])
         nest = Nest(e, stage, inner, variables, turned=turned)
@@ -141,11 +142,21 @@ def turned_reads(e: Emitter, stage: Stage) -> dict[tuple[int, int], int]:
 TURNED = ("f4", "i4", "u4")
 
 
-def _turn(e: Emitter, stage: Stage, where: tuple[int, int], beside: int, inner: int, variables: dict[int, str]) -> tuple[Place, Linear]:
-    """Copy a block of an operand into scratch so that the nest's innermost loop walks it contiguously."""
+Turned = tuple[Place, Linear]
+
+
+def _turn(
+    e: Emitter, stage: Stage, where: tuple[int, int], beside: int, variables: dict[int, str], known: dict[tuple[object, ...], Turned]
+) -> Turned:
+    """Copy a block of an operand into scratch so that the nest's innermost loop walks it contiguously; equal reads once."""
+    inner = stage.order[-1]
     w = e.w
     _, place, linear, key = e.source_of(*where)
-    assert isinstance(place, Place) and linear is not None
+    assert isinstance(place, Place)
+    assert linear is not None
+    same = (place.key, tuple(sorted(linear.strides.items())), linear.offset)
+    if same in known:
+        return known[same]
     width = e.tiles[inner]
     at = w.number(("turned", *where), e.reserve(4 * width * e.tiles[beside]))
     copy = Place("scratch", place.code, f"S + {at}", {beside: width, inner: 1}, f"turned{where}")
@@ -155,7 +166,8 @@ def _turn(e: Emitter, stage: Stage, where: tuple[int, int], beside: int, inner: 
     target = w.name("x")
     w.put(f"{target} = p_{place.code}({copy.address}, 0)")
     w.put(f"turn({target}, {source}, {e.bound(beside)}, {e.bound(inner)}, {step}, {e.step(f't{key}', beside, width)})")
-    return copy, Linear(dict(copy.strides))
+    known[same] = copy, Linear(dict(copy.strides))
+    return known[same]
 
 
 # ---------------------------------------------------------------- definitions

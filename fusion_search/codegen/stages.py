@@ -172,8 +172,7 @@ def _flat_tiles(group: GroupAccess, live_out: set[int], atoms: list[int]) -> dic
     rest = sorted((a for a in atoms if a != first), key=lambda a: (lead.strides.get(a, 0), a))
     across = [a for a in rest if _read_across(group, first, a)]
     if across:
-        tiles = {a: max(1, min(group.extents[a], TURN)) for a in (first, across[0])}
-        return tiles
+        return {a: max(1, min(group.extents[a], TURN)) for a in (first, across[0])}
     for atom in (first, *rest):
         if elements >= ITEM_ELEMENTS // 2:
             break
@@ -354,28 +353,31 @@ def _sink(group: GroupAccess, stages: list[Stage], stage_of: dict[int, int], liv
     """
     readers: dict[int, list[tuple[int, int]]] = {}
     for (reader, k), producer in group.producers.items():
-        readers.setdefault(producer, []).append((reader, k))
+        if reader in stage_of and producer in stage_of:
+            readers.setdefault(producer, []).append((reader, k))
+
+    def joins(i: int, reader: int, k: int) -> bool:
+        """True when a map can be in the very nest of one that reads it."""
+        stage = stages[stage_of[reader]]
+        return group.identity[(reader, k)] and stage.kind == "loop" and stage.space == stages[stage_of[i]].space
+
+    def crosses(i: int) -> bool:
+        """True when a later stage reads a member's value, so that it is stored anyway."""
+        return any(stage_of[r] != stage_of[i] for r, _ in readers[i])
+
     for i in sorted(stage_of, reverse=True):
-        now, after = stage_of[i], [(r, k) for r, k in readers.get(i, ()) if r in stage_of]
-        if i in live_out or is_reduce(group.members[i]) or stages[now].kind != "loop" or not after:
+        now = stage_of[i]
+        if i in live_out or is_reduce(group.members[i]) or stages[now].kind != "loop" or i not in readers:
             continue
-        space = stages[now].space
-        last = min(
-            stage_of[r] if group.identity[(r, k)] and stages[stage_of[r]].kind == "loop" and stages[stage_of[r]].space == space else stage_of[r] - 1
-            for r, k in after
-        )
-        at = next((s for s in range(last, now, -1) if stages[s].kind == "loop" and stages[s].space == space), now)
-        made_here = {producer for (reader, _), producer in group.producers.items() if reader == i and stage_of.get(producer) == now}
-        stored = [p for p in made_here if not _crosses(stage_of, readers, p) and any(stage_of.get(r) == now and r != i for r, _ in readers[p])]
+        last = min(stage_of[r] if joins(i, r, k) else stage_of[r] - 1 for r, k in readers[i])
+        fits = (s for s in range(last, now, -1) if stages[s].kind == "loop" and stages[s].space == stages[now].space)
+        at = next(fits, now)
+        made_here = {p for (reader, _), p in group.producers.items() if reader == i and stage_of.get(p) == now}
+        stored = [p for p in made_here if not crosses(p) and any(stage_of[r] == now and r != i for r, _ in readers[p])]
         if at > now and len(stored) <= 1:
             stages[now].members.remove(i)
             stages[at].members.append(i)
             stage_of[i] = at
-
-
-def _crosses(stage_of: dict[int, int], readers: dict[int, list[tuple[int, int]]], i: int) -> bool:
-    """True when a later stage reads a member's value, so that it is stored anyway."""
-    return any(stage_of.get(r, stage_of[i]) != stage_of[i] for r, _ in readers.get(i, ()))
 
 
 def _kind(member: Member) -> str:

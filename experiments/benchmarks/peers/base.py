@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,7 +35,12 @@ class Runner:
 
     fresh: Callable[[], Any]
     preallocated: Callable[[], Any] | None = None
-    arrays: Callable[[Any], Sequence[Array]] = lambda results: [np.asarray(r) for r in (results if isinstance(results, tuple) else (results,))]
+    arrays: Callable[[Any], Sequence[Array]] = field(default=lambda results: [np.asarray(result) for result in as_tuple(results)])
+
+
+def as_tuple(results: Any) -> tuple[Any, ...]:
+    """Make one result a tuple of one."""
+    return results if isinstance(results, tuple) else (results,)
 
 
 class Peer(Protocol):

@@ -11,7 +11,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from experiments.benchmarks.case import Case
-from experiments.benchmarks.peers.base import Runner
+from experiments.benchmarks.peers.base import Runner, as_tuple
 
 
 class Words:
@@ -91,5 +91,5 @@ class Library:
         function = jax.jit(lambda *arrays: form(words, *arrays))
         return Runner(
             lambda: jax.block_until_ready(function(*inputs)),
-            arrays=lambda results: [np.asarray(r) for r in (results if isinstance(results, tuple) else (results,))],
+            arrays=lambda results: [np.asarray(r) for r in as_tuple(results)],
         )

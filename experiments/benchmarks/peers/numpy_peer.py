@@ -19,69 +19,69 @@ class Words:
 
     exp, log, tanh, sqrt, abs = (staticmethod(f) for f in (np.exp, np.log, np.tanh, np.sqrt, np.abs))
 
-    def relu(self, x: Array) -> Array:
+    def relu(self, x: Array) -> Any:
         return np.maximum(x, _F(0))
 
-    def sigmoid(self, x: Array) -> Array:
+    def sigmoid(self, x: Array) -> Any:
         return _F(1) / (_F(1) + np.exp(-x))
 
-    def clip(self, x: Array, low: float, high: float) -> Array:
+    def clip(self, x: Array, low: float, high: float) -> Any:
         return np.clip(x, _F(low), _F(high))
 
-    def silu(self, x: Array) -> Array:
+    def silu(self, x: Array) -> Any:
         return x * self.sigmoid(x)
 
-    def gelu(self, x: Array) -> Array:
+    def gelu(self, x: Array) -> Any:
         return _F(0.5) * x * (_F(1) + special.erf(x * _F(0.5**0.5)))
 
-    def gelu_tanh(self, x: Array) -> Array:
+    def gelu_tanh(self, x: Array) -> Any:
         return _F(0.5) * x * (_F(1) + np.tanh(_F((2 / np.pi) ** 0.5) * (x + _F(0.044715) * x * x * x)))
 
-    def softmax(self, x: Array) -> Array:
+    def softmax(self, x: Array) -> Any:
         e = np.exp(x - x.max(-1, keepdims=True))
         return e / e.sum(-1, keepdims=True)
 
-    def layer_norm(self, x: Array, scale: Array, bias: Array) -> Array:
+    def layer_norm(self, x: Array, scale: Array, bias: Array) -> Any:
         d = x - x.mean(-1, keepdims=True)
         return d / np.sqrt((d * d).mean(-1, keepdims=True) + _F(1e-5)) * scale + bias
 
-    def rms_norm(self, x: Array, scale: Array) -> Array:
+    def rms_norm(self, x: Array, scale: Array) -> Any:
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + _F(1e-5)) * scale
 
-    def batch_norm(self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Array:
+    def batch_norm(self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Any:
         factor = scale / np.sqrt(variance + _F(1e-5))
         return x * factor[:, None, None] + (bias - mean * factor)[:, None, None]
 
-    def sum(self, x: Array, axis: int) -> Array:
+    def sum(self, x: Array, axis: int) -> Any:
         return x.sum(axis)
 
-    def mean_all(self, x: Array) -> Array:
+    def mean_all(self, x: Array) -> Any:
         return x.mean()
 
-    def concat(self, parts: Sequence[Array], axis: int) -> Array:
+    def concat(self, parts: Sequence[Array], axis: int) -> Any:
         return np.concatenate(parts, axis)
 
-    def cut(self, x: Array, axis: int, start: int, stop: int) -> Array:
+    def cut(self, x: Array, axis: int, start: int, stop: int) -> Any:
         at = [slice(None)] * x.ndim
         at[axis] = slice(start, stop)
         return x[tuple(at)]
 
-    def permute(self, x: Array, order: Sequence[int]) -> Array:
+    def permute(self, x: Array, order: Sequence[int]) -> Any:
         return x.transpose(order)
 
-    def contiguous(self, x: Array) -> Array:
+    def contiguous(self, x: Array) -> Any:
         return np.ascontiguousarray(x)
 
-    def pad(self, x: Array, width: int) -> Array:
+    def pad(self, x: Array, width: int) -> Any:
         return np.pad(x, width)
 
-    def matmul(self, a: Array, b: Array) -> Array:
+    def matmul(self, a: Array, b: Array) -> Any:
         return a @ b
 
-    def reshape(self, x: Array, shape: Sequence[int]) -> Array:
+    def reshape(self, x: Array, shape: Sequence[int]) -> Any:
         return np.reshape(x, tuple(shape))
 
-    def conv(self, x: Array, weight: Array, bias: Array, *, pad: int, groups: int = 1) -> Array:
+    def conv(self, x: Array, weight: Array, bias: Array, *, pad: int, groups: int = 1) -> Any:
         size = weight.shape[-1]
         padded = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
         patches = np.lib.stride_tricks.sliding_window_view(padded, (size, size), (2, 3))

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from experiments.benchmarks.case import Case
-from experiments.benchmarks.peers.base import Runner
+from experiments.benchmarks.peers.base import Runner, as_tuple
 
 
 class Words:
@@ -78,7 +78,7 @@ def runner(case: Case, wrap: Callable[[Any], Any]) -> Runner | str:
         with torch.inference_mode():
             return function(*inputs)
 
-    return Runner(fresh, arrays=lambda results: [t.numpy() for t in (results if isinstance(results, tuple) else (results,))])
+    return Runner(fresh, arrays=lambda results: [t.numpy() for t in as_tuple(results)])
 
 
 class Library:
