@@ -197,12 +197,18 @@ def test_the_best_peer_is_the_fastest_that_agrees() -> None:
     [
         ({}, ""),
         ({"times": {"p": 0.85, FUSED: 1.0, UNFUSED: 4.0}}, "each workload against the best peer"),
-        ({"family": "chain", "name": "chain8_2p16", "times": {"p": 2.0, FUSED: 1.0, UNFUSED: 2.9}}, "each fused against unfused: chains of 8 and more"),
+        (
+            {"family": "chain", "name": "chain8_2p16", "times": {"p": 2.0, FUSED: 1.0, UNFUSED: 2.9}},
+            "each fused against unfused: chains of 8 and more",
+        ),
         ({"family": "softmax", "times": {"p": 2.0, FUSED: 1.0, UNFUSED: 1.9}}, "each fused against unfused: softmax and layer norm"),
         ({"bound": "memory", "triad_bytes_per_s": [1300.0] * 3}, "each memory-bound workload against triad at its size"),
         ({"peak_bytes": {FUSED: 101, UNFUSED: 100}}, "planned peak memory over the unfused plan's"),
         ({"peak_bytes": {FUSED: 95, UNFUSED: 100}}, "planned peak memory over the unfused plan's"),
-        ({"whole_model": True, "family": "transformer", "times": {"p": 0.9, FUSED: 1.0}}, "geometric mean, transformer and pointwise models"),
+        (
+            {"whole_model": True, "family": "transformer", "times": {"p": 0.9, FUSED: 1.0}},
+            "geometric mean, transformer and pointwise models",
+        ),
         ({"whole_model": True, "family": "convolutional", "times": {"p": 0.6, FUSED: 1.0}}, "geometric mean, convolutional models"),
         ({"entries": {FUSED: Entry("differs by 1e-01", 0.1)}}, "our outputs agree with the peers'"),
     ],
