@@ -51,11 +51,24 @@ def build(program: Program, analysis: Analysis) -> Kernel:
     """Generate the kernel of a legal group that the generator can emit."""
     e = Emitter(program, analysis)
     items = e.open()
-    e.w.interleaved = any(member.spec.flop_class == "special" for member in e.group.members)
+    e.w.compiler = _compiler(e)
     for stage in e.stages:
         _emit(e, stage)
     work = sum(actual(prod(m.domain.extents)) * _nanoseconds(m.spec) for m in e.group.members)
     return Kernel(e.w.source("kernel"), tuple(e.w.finished()), actual(items), actual(e.scratch), work)
+
+
+#: A loop from here on has enough whole vectors for what is left over not to matter.
+LONG = 512
+
+
+def _compiler(e: Emitter) -> str:
+    """Choose hints by the shortest loop that computes special functions: none without, whole rows masked when short."""
+    special = [stage for stage in e.stages if any(e.group.members[i].spec.flop_class == "special" for i in stage.members)]
+    lengths = [e.tiles.get(stage.order[-1], e.group.extents[stage.order[-1]]) for stage in special if stage.order]
+    if not lengths:
+        return ""
+    return "Folded" if any(n < LONG and n % 64 for n in lengths) else "Interleaved"
 
 
 def _emit(e: Emitter, stage: Stage) -> None:

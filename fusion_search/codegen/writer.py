@@ -54,7 +54,7 @@ class Writer:
     slots: list[Slot] = field(default_factory=list)
     depth: int = 1
     rows: list[tuple[int, list[list[Slot]]]] = field(default_factory=list)
-    interleaved: bool = False  # a loop of it works on several vectors at a time
+    compiler: str = ""  # in place of Numba's own: one that gives hints on its loops
     _names: dict[Hashable, str] = field(default_factory=dict)
     _count: int = 0
 
@@ -109,7 +109,7 @@ class Writer:
 
     def source(self, name: str) -> str:
         """Return the kernel's text."""
-        compiler = ", pipeline_class=Interleaved" if self.interleaved else ""
+        compiler = f", pipeline_class={self.compiler}" if self.compiler else ""
         head = [f'@cfunc(KERNEL_SIGNATURE, cache=True, error_model="numpy"{compiler})', f"def {name}(A, S, lo, hi):", "    T = table(A)"]
         head += [f"    n{k} = T[{k}]" for k in range(len(self.slots))]
         return "\n".join([*head, *self.lines]) + "\n"

@@ -274,7 +274,7 @@ class _Np:
 def namespace(memory: Memory) -> dict[str, Any]:
     """Return everything that a kernel's text may name."""
     names: dict[str, Any] = {f"T_{code}": _integer(code) for code in ELEMENTS if code[0] in "iu"}
-    names |= {"T_f4": _F32, "T_f8": _F64, "np": _Np(), "STRIP": STRIP, "KERNEL_SIGNATURE": None, "Interleaved": None}
+    names |= {"T_f4": _F32, "T_f8": _F64, "np": _Np(), "STRIP": STRIP, "KERNEL_SIGNATURE": None, "Interleaved": None, "Folded": None}
     names |= {"cfunc": lambda *args, **options: lambda function: function}
     names |= {f"p_{code}": memory.pointer(code) for code in ELEMENTS}
     names |= {f"lanes_{code}": stack(code, 64, memory) for code in ("f4", "f8")}

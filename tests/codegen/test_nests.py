@@ -117,11 +117,15 @@ def test_short_rows_share_an_item() -> None:
     check(graph)
 
 
-def test_special_functions_are_interleaved() -> None:
-    def text(op: str) -> str:
+def test_special_functions_are_interleaved_and_short_rows_folded() -> None:
+    def text(op: str, *shape: int) -> str:
         b = GraphBuilder("g")
-        b.output("y", b.op(op, b.input("x", F32, (100,))))
+        x = b.input("x", F32, shape)
+        y = b.op(op, x)
+        b.output("y", b.op("ReduceSum", y, axes=(1,)) if len(shape) > 1 else y)
         return kernel_of(b.build()).source
 
-    assert "pipeline_class=Interleaved" in text("Exp")
-    assert "pipeline_class" not in text("Neg")
+    assert "pipeline_class=Interleaved" in text("Exp", 5000)
+    assert "pipeline_class=Interleaved" in text("Exp", 30, 128)  # whole vectors, several times as many as are worked on at a time
+    assert "pipeline_class=Folded" in text("Exp", 30, 56)
+    assert "pipeline_class" not in text("Neg", 30, 56)

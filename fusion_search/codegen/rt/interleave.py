@@ -1,8 +1,9 @@
-"""Loops whose vectors are worked on four at a time.
+"""Loops whose vectors are worked on several at a time, and short ones without a remainder.
 
 A vector of a polynomial is one long chain: each step waits for the one before. LLVM interleaves the chains of several vectors only in
-small loops or in sums, so the scheduler of the processor fills up with what cannot start yet. The compiler below puts LLVM's own hint,
-``llvm.loop.interleave.count``, on every loop of a function; bits do not depend on it.
+small loops or in sums, so the scheduler of the processor fills up with what cannot start yet. And what is left of a short row after
+its last whole vectors costs as much an element as a vector. The compilers below put LLVM's own hints on every loop of a function,
+``llvm.loop.interleave.count`` and ``llvm.loop.vectorize.predicate.enable``; bits do not depend on them.
 """
 
 from llvmlite import ir
@@ -13,6 +14,8 @@ from numba.core.typed_passes import NativeLowering
 
 #: Vectors at a time: more would not fit the registers beside the constants.
 COUNT = 4
+#: Vectors at a time of a loop whose last vectors are masked.
+FOLDED_COUNT = 2
 
 
 def _back_edges(function):
@@ -45,15 +48,24 @@ def _back_edges(function):
 
 
 class _Lower(Lower):
+    count, fold = COUNT, False
+
     def post_lower(self):
         super().post_lower()
         module = self.module
-        count = module.add_metadata([ir.MetaDataString(module, "llvm.loop.interleave.count"), ir.Constant(ir.IntType(32), COUNT)])
+        number, flag = ir.IntType(32), ir.IntType(1)
+        hints = [module.add_metadata([ir.MetaDataString(module, "llvm.loop.interleave.count"), number(self.count)])]
+        if self.fold:
+            hints.append(module.add_metadata([ir.MetaDataString(module, "llvm.loop.vectorize.predicate.enable"), flag(1)]))
         for block in _back_edges(self.function):
             # the metadata of a loop is known by naming itself; the number only makes llvmlite give each loop its own
-            loop = module.add_metadata([count, ir.Constant(ir.IntType(32), len(module.metadata))])
-            loop.operands = (loop, count)
+            loop = module.add_metadata([*hints, number(len(module.metadata))])
+            loop.operands = (loop, *hints)
             block.terminator.set_metadata("llvm.loop", loop)
+
+
+class _FoldedLower(_Lower):
+    count, fold = FOLDED_COUNT, True
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -65,12 +77,29 @@ class _Lowering(NativeLowering):
         return _Lower
 
 
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _FoldedLowering(NativeLowering):
+    _name = "native_lowering_of_folded_loops"
+
+    @property
+    def lowering_class(self):
+        return _FoldedLower
+
+
 class Interleaved(CompilerBase):
-    """Numba's compiler, with the hint on every loop; for ``pipeline_class``."""
+    """Numba's compiler for long loops of special functions: several vectors at a time; for ``pipeline_class``."""
+
+    lowering = _Lowering
 
     def define_pipelines(self):
         """Return the usual passes with another lowering."""
         manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        manager.passes = [(_Lowering if step is NativeLowering else step, text) for step, text in manager.passes]
+        manager.passes = [(self.lowering if step is NativeLowering else step, text) for step, text in manager.passes]
         manager.finalize()
         return [manager]
+
+
+class Folded(Interleaved):
+    """The same for short loops: the last vectors are masked, nothing is left over for a slower loop."""
+
+    lowering = _FoldedLowering

@@ -1,10 +1,11 @@
 """The hint reaches LLVM: vectors are worked on four at a time, and bits stay the same."""
 
 import numpy as np
+import pytest
 from numba import cfunc
 
 from fusion_search.codegen.rt.driver import KERNEL_SIGNATURE
-from fusion_search.codegen.rt.interleave import COUNT, Interleaved
+from fusion_search.codegen.rt.interleave import COUNT, Folded, Interleaved
 from fusion_search.codegen.rt.maths import exp32
 from fusion_search.codegen.rt.memory import p_f4, padd, table, turn
 from tests.codegen.rt.helpers import run_kernel
@@ -29,14 +30,21 @@ def test_loops_carry_the_hint_and_are_interleaved():
     assert calls[1] >= COUNT * calls[0] / 2 > 0  # the remainder's loop has one vector in both
 
 
-def test_bits_do_not_depend_on_it():
-    x = np.random.default_rng(0).uniform(-110, 95, 10_007).astype(np.float32)
+def test_short_loops_leave_nothing_over():
+    texts = [kernel._library.get_llvm_str() for kernel in (_kernel(), _kernel(pipeline_class=Folded))]
+    assert ["@llvm.masked.store" in text for text in texts] == [False, True]
+
+
+@pytest.mark.parametrize("n", [0, 1, 15, 16, 31, 56, 1000, 10_007])
+def test_bits_do_not_depend_on_it(n):
+    x = np.random.default_rng(0).uniform(-110, 95, n).astype(np.float32)
     results = []
-    for kernel in (_kernel(), _kernel(pipeline_class=Interleaved)):
+    for kernel in (_kernel(), _kernel(pipeline_class=Interleaved), _kernel(pipeline_class=Folded)):
         out = np.zeros_like(x)
         run_kernel(kernel.address, [x, out], x.size)
         results.append(out)
-    np.testing.assert_array_equal(results[0].view(np.int32), results[1].view(np.int32))
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0].view(np.int32), other.view(np.int32))
 
 
 def test_turn_with_remainders_and_steps():
