@@ -285,6 +285,7 @@ def namespace(memory: Memory) -> dict[str, Any]:
         names |= {f"lanes_{word}_{bits}": _lanes(word) for word in _JOIN}
         names |= {f"fold_{'sum' if word == 'add' else word}_{bits}": _fold(word) for word in _JOIN}
     names |= _maths()
+    names |= dict.fromkeys(("relu32", "relu64"), lambda x: np.maximum(x, type(x)(0)) + type(x)(0))
     names |= {"np_maximum": np.maximum, "np_maximum64": np.maximum, "np_minimum": np.minimum, "np_minimum64": np.minimum}
     names |= {"int_maximum": max, "int_minimum": min, "int_div": _int_div, "uint_div": _int_div, "int_mod": _int_mod}
     names |= {"uint_mod": _int_mod, "int_fmod": _int_fmod, "int_pow": _int_pow, "uint_pow": _int_pow, "sign": _sign}

@@ -196,8 +196,8 @@ def turn(dst, src, rows, columns, src_step, dst_step):
     lines of a column share one cache set.
     """
     whole_rows, whole_columns = rows // 16 * 16, columns // 16 * 16
-    for r in range(0, whole_rows, 16):
-        for c in range(0, whole_columns, 16):
+    for c in range(0, whole_columns, 16):
+        for r in range(0, whole_rows, 16):
             _turn16(padd(dst, r * dst_step + c), padd(src, c * src_step + r), src_step, dst_step)
     for r in range(rows):
         for c in range(whole_columns if r < whole_rows else 0, columns):
