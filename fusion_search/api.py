@@ -16,6 +16,7 @@ from fusion_search.codegen.capability import can_emit
 from fusion_search.errors import PlanError, ProfileError, UsageError
 from fusion_search.frontends.onnx import load_onnx
 from fusion_search.fusion.constraints import constrain
+from fusion_search.fusion.copies import copyable
 from fusion_search.fusion.demands import Constraint, fusion_off, keep, must_fuse, never_fuse
 from fusion_search.fusion.program import Program
 from fusion_search.fusion.reasons import Reason
@@ -373,7 +374,9 @@ class _Programs:
         if known is None or known[0] is not graph:
             if len(self._known) >= 4:
                 self._known.pop(next(iter(self._known)))
-            known = self._known[id(graph)] = (graph, Program(graph))
+            plain = Program(graph)
+            copied = copyable(plain)
+            known = self._known[id(graph)] = (graph, Program(graph, copied) if copied else plain)
         return known[1]
 
 

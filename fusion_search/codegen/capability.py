@@ -75,4 +75,4 @@ def _flat_reductions(program: Program, analysis: Analysis, members: list[Member]
 def _single(program: Program, position: int) -> Analysis:
     from fusion_search.fusion.analysis import analyse
 
-    return analyse(program, (position,), 64)
+    return analyse(program, 1 << position, 64)

@@ -31,10 +31,8 @@ class Emitter:
     def __init__(self, program: Program, analysis: Analysis) -> None:
         self.program, self.graph = program, program.graph
         self.group: GroupAccess = group_access(program, analysis)
-        mask = sum(1 << p for p in analysis.positions)
-        self.live_out = {
-            i for i, m in enumerate(self.group.members) if any(v in program.kept or program.readers[v] & ~mask for v in m.outputs)
-        }
+        stored = set(analysis.live_outs)
+        self.live_out = {i for i, m in enumerate(self.group.members) if stored.intersection(m.outputs)}
         blocks = choose_blocks(self.group, self.live_out)
         self.tiles, self.whole = blocks.tiles, blocks.whole
         self.w = Writer()

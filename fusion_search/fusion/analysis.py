@@ -25,7 +25,7 @@ import numpy as np
 
 from costmodels import Flops, GroupFeatures, RecomputedFlops, Reread
 from fusion_search.fusion.loops import GroupLoops, Read, group_loops, tangled_members
-from fusion_search.fusion.program import Member, Operand, Program
+from fusion_search.fusion.program import Member, Operand, Program, bits
 from fusion_search.ir.spec import Access
 
 #: Scalars that a kernel keeps live whatever it computes: the loop counter, the bound and addresses.
@@ -41,7 +41,7 @@ class Analysis:
     Attributes
     ----------
     positions : tuple of int
-        Members, ascending.
+        Members, ascending; of the copies of one node the lowest.
     loops : GroupLoops
     outer : tuple of int
         The atoms of L.
@@ -79,23 +79,33 @@ class Analysis:
 
 
 def live_outs(program: Program, positions: Sequence[int], mask: int) -> list[tuple[int, int]]:
-    """Return (member index, value number) of the values that leave the group."""
+    """Return (member index, value number) of the values that leave the group; of copies, if any does."""
     found = []
     for i, p in enumerate(positions):
+        copies = bits(program.copies[p] & mask) if p in program.copies else [p]
         for value in program.members[p].outputs:
-            if value in program.kept or program.readers[value] & ~mask:
+            if any(program.leaves(q, value, mask) for q in copies):
                 found.append((i, value))
     return found
 
 
-def analyse(program: Program, positions: tuple[int, ...], line_bytes: int) -> Analysis:
+def analyse(program: Program, group: int, line_bytes: int) -> Analysis:
     """Derive a group's loops, stages and features; legality is not judged here.
 
-    Complexity: linear in members times rank, and in the number of tilings.
+    Parameters
+    ----------
+    program : Program
+    group : int
+        Mask of positions.
+    line_bytes : int
+
+    Notes
+    -----
+    Linear in members times rank, and in the number of tilings.
     """
+    positions, mask = program.distinct(group), group
     members = [program.members[p] for p in positions]
-    mask = sum(1 << p for p in positions)
-    loops = group_loops(program, positions, line_bytes)
+    loops = group_loops(program, group, line_bytes)
     leaving = live_outs(program, positions, mask)
     carried = [[a for loop in loops.loops[i][: m.domain.rank] for a in loop] for i, m in enumerate(members)]
     parallel = [frozenset(atoms) for atoms in carried]
@@ -108,7 +118,7 @@ def analyse(program: Program, positions: tuple[int, ...], line_bytes: int) -> An
     reads = loops.reads
     sharing = {(r.reader, r.operand) for r in reads if r.producer >= 0 and _same_nest(members, r, inner)}
     if loops.conflicts and sharing:
-        tangled = tangled_members(program, positions, line_bytes, sharing)
+        tangled = tangled_members(program, group, line_bytes, sharing)
         sharing = {(r.reader, r.operand) for r in reads if (r.reader, r.operand) in sharing and r.producer not in tangled}
     stages, scratch = _stages(len(members), reads, sharing)
     knobs = _knobs(members, loops, outer, parallel, scratch)

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from difflib import get_close_matches
 
 from fusion_search.errors import UsageError
+from fusion_search.fusion.analysis import live_outs
 from fusion_search.fusion.demands import Constraint, FusionOff, Keep, MustFuse, NeverFuse
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.reasons import Reason
@@ -33,7 +34,7 @@ def nodes_named(program: Program, name: str) -> int:
     """
     found = sum(1 << p for p, member in enumerate(program.members) if member.node.origin == name)
     if not found and name in program.position:
-        found = 1 << program.position[name]
+        found = program.mask([name])
     if not found:
         known = dict.fromkeys((*program.position, *(member.node.origin for member in program.members)))
         close = get_close_matches(str(name), known, n=3)
@@ -115,7 +116,7 @@ class ConstrainedSpace(GroupSpace):
         Groups that a demand refused.
     """
 
-    __slots__ = ("apart", "base", "base_cost", "constraints", "kept_from", "off", "penalty", "refused_by_user", "within")
+    __slots__ = ("_whole", "apart", "base", "base_cost", "constraints", "kept_from", "off", "penalty", "refused_by_user", "within")
 
     def __init__(self, base: GroupSpace, constraints: Sequence[Constraint], *, penalty: int | None = None) -> None:
         for cls in type(base).__mro__:
@@ -133,6 +134,8 @@ class ConstrainedSpace(GroupSpace):
         #: (constraint, set): a group that meets the set is inside it.
         self.within: list[tuple[Constraint, int]] = []
         self.off: dict[str, Constraint] = {}
+        #: Sets that demands other than `must_fuse` need whole.
+        self._whole: list[int] = []
         demanded = []
         for constraint in constraints:
             if isinstance(constraint, MustFuse):
@@ -143,7 +146,7 @@ class ConstrainedSpace(GroupSpace):
                 self._keep(constraint)
             else:
                 self._switch_off(constraint)
-        self.joined = closed_sets(self.preds, demanded)
+        self.joined = closed_sets(self.preds, [*demanded, *self._whole])
         for mask in self.joined:
             self.touched |= mask
         self._contradictions()
@@ -168,13 +171,16 @@ class ConstrainedSpace(GroupSpace):
 
     def _keep(self, constraint: Keep) -> None:
         program = self.program
-        owner = {value: p for p, member in enumerate(program.members) for value in member.outputs}
+        owner = {value: p for p, member in enumerate(program.members) for value in member.outputs}  # of copies any
         for name in constraint.values:
             value = _value_named(program, name)
             if value is None or value in program.kept or value not in owner or not program.readers[value]:
                 continue  # in memory anyway
+            copies = program.copies.get(owner[value], 0)
+            if copies:
+                self._whole.append(copies)  # computed once, then, and stored
             self.kept_from.append((constraint, owner[value], program.readers[value]))
-            self.touched |= 1 << owner[value] | program.readers[value]
+            self.touched |= 1 << owner[value] | program.readers[value] | copies
 
     def _switch_off(self, constraint: FusionOff) -> None:
         members = self.program.members
@@ -187,8 +193,13 @@ class ConstrainedSpace(GroupSpace):
             self.off[constraint.rule] = constraint
         if constraint.rule == "cross-block":
             self.max_heavy = 1
+        if constraint.rule == "recomputation":
+            self._whole += dict.fromkeys(self.program.copies.values())
+            self.touched |= self.copied
         if constraint.rule == "siblings":
             self.neighbours = [p | s for p, s in zip(self.preds, self.succs, strict=True)]
+            for p, copies in self.program.copies.items():
+                self.neighbours[p] |= copies & ~(1 << p)
             # A chain of a node with several readers leaves them joined by what they read, which is off now.
             for member in members:
                 for value in member.outputs:
@@ -282,7 +293,8 @@ class ConstrainedSpace(GroupSpace):
 
     def demanding(self, mask: int) -> list[Constraint]:
         """Return the constraints that a joined set comes from."""
-        return [c for c in self.constraints if isinstance(c, MustFuse) and self._union(c.nodes) & mask]
+        named: list[Constraint] = [c for c in self.constraints if isinstance(c, MustFuse) and self._union(c.nodes) & mask]
+        return named or list(self.constraints)
 
     def breaks(self, groups: Sequence[int]) -> int:
         """Return the first joined set that a plan holds though it is not legal alone, or 0."""
@@ -321,8 +333,7 @@ class ConstrainedSpace(GroupSpace):
 
     def _stored(self, group: int) -> int:
         program = self.program
-        outputs = (value for p in bits(group) for value in program.members[p].outputs)
-        return sum(value in program.kept or bool(program.readers[value] & ~group) for value in outputs)
+        return len(live_outs(program, program.distinct(group), group))
 
 
 def constrain(base: GroupSpace, constraints: Sequence[object]) -> GroupSpace:

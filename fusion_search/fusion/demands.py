@@ -18,6 +18,7 @@ RULES_TO_SWITCH: dict[str, str] = {
     "multi-output": "groups of several nodes that store more than one value",
     "contraction": "contractions and windows in one group with anything else",
     "reduction": "reductions in one group with anything else",
+    "recomputation": "values that more than one group computes",
     "cross-block": "several contractions or windows in one group, and windows over values that the group computes",
 }
 

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from fusion_search.errors import FeedError
+from fusion_search.fusion.copies import copyable
+from fusion_search.fusion.program import Program
 from fusion_search.ir.opaque import RUNTIME
 from fusion_search.passes import run_passes
 from fusion_search.runtime.program import Array, BoundPlan
-from fusion_search.runtime.refit import refit, space_of
+from fusion_search.runtime.refit import RunGroup, refit, space_of
 from fusion_search.search.methods import METHODS
 from fusion_search.search.plan import Plan
 
@@ -42,7 +44,7 @@ class CompiledPlan:
         generic = source.generic if source else None
         self._generic = run_passes(generic) if generic is not None else None
         # groups that hold for all extents, not only for the planned ones
-        self._groups = [group.nodes for group in plan.groups]
+        self._groups = [RunGroup(group.nodes, group.stores) for group in plan.groups]
         if self._generic is not None:
             self._groups = refit(plan, self._groups, self._generic)
         self._bound: dict[tuple[tuple[str, int], ...], BoundPlan] = {}
@@ -103,7 +105,7 @@ class CompiledPlan:
             Proved, where its status says so, for ``plan.dims``; compile it to use it.
         """
         method = METHODS.get(self.plan.method, METHODS["exact"])  # a priced plan has no method of its own
-        return method(space_of(self.plan, self._latest), time_limit_s)
+        return method(space_of(self.plan, self._latest, copyable(Program(self._latest))), time_limit_s)
 
     def _rebind(self, dims: Mapping[str, int], overrides: Mapping[str, Array]) -> BoundPlan:
         source = self.plan.graph.source

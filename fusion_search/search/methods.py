@@ -75,8 +75,16 @@ def _no_plan(space: ConstrainedSpace, groups: Sequence[int], method: str) -> NoP
     return error
 
 
+def _without_copies(space: GroupSpace) -> GroupSpace:
+    """The space in which no node is computed twice, with the same demands."""
+    if not space.copied:
+        return space
+    return ConstrainedSpace(space.base.plain, space.constraints) if isinstance(space, ConstrainedSpace) else space.plain
+
+
 def _baseline(space: GroupSpace, name: str, make: Callable[[CoarseSpace], tuple[int, ...]]) -> Plan:
     """Run a baseline on the nodes and what the user joins."""
+    space = _without_copies(space)
     coarse = CoarseSpace(space, chained=False)
     groups = [coarse.expand(group) for group in make(coarse)]
     if isinstance(space, ConstrainedSpace) and space.breaks(groups):
@@ -91,7 +99,7 @@ def _unfused(space: GroupSpace, time_limit_s: float) -> Plan:
 def _per_operator(space: GroupSpace, time_limit_s: float) -> Plan:
     def groups(coarse: CoarseSpace) -> tuple[int, ...]:
         origins: dict[str, int] = {}
-        nodes = [space.program.members[bits(cluster)[0]].node for cluster in coarse.clusters]
+        nodes = [coarse.fine.program.members[bits(cluster)[0]].node for cluster in coarse.clusters]
         return baselines.per_operator(coarse, [origins.setdefault(node.origin or node.name, len(origins)) for node in nodes])
 
     return _baseline(space, "per-operator", groups)
@@ -105,7 +113,8 @@ def _policy(name: str) -> Method:
     def plan(space: GroupSpace, time_limit_s: float) -> Plan:
         if isinstance(space, ConstrainedSpace):
             raise NoPlanError(f"{name} is a published policy and takes no demands", hint="use exact, or one of the plain baselines")
-        # None of the published rules puts two contractions into one kernel.
+        # None of the published rules puts two contractions into one kernel, or weighs computing a value again.
+        space = space.plain
         plain = constrain(space, [fusion_off(rule="cross-block")])
         return assemble(space, POLICIES[name](plain), method=name)
 

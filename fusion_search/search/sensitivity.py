@@ -20,6 +20,7 @@ from fusion_search.errors import UsageError
 from fusion_search.fusion.constraints import constrain
 from fusion_search.fusion.demands import Constraint
 from fusion_search.fusion.space import GroupSpace, Priced
+from fusion_search.search.assemble import masks_of
 from fusion_search.search.methods import METHODS
 from fusion_search.search.plan import ATTOSECOND, Plan
 from hardware_profiles import Profile
@@ -275,7 +276,7 @@ class _Solver:
 
     def line(self, plan: Plan, space: GroupSpace) -> _Line:
         """The line of a plan at the schedules that are best in a space."""
-        masks = [space.program.mask(list(group.nodes)) for group in plan.groups]
+        masks = masks_of(space, plan)
         ends = [0.0, 0.0]
         for mask in masks:
             priced = space.priced(mask)

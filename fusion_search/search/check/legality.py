@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import networkx as nx
 
@@ -21,7 +21,9 @@ def live_ins(steps: Sequence[Step]) -> dict[str, int]:
     return {o.base: o.nbytes for step in steps for o in step.operands if o.base not in made and not o.parameter}
 
 
-def illegal(facts: Facts, steps: Sequence[Step], tiles: Sequence[Tile], profile: Profile, where: str) -> Iterator[Violation]:
+def illegal(
+    facts: Facts, steps: Sequence[Step], stores: Collection[str], tiles: Sequence[Tile], profile: Profile, where: str
+) -> Iterator[Violation]:
     """Yield every rule of the space that a set of nodes breaks under the outer loops that the plan states."""
     names = [step.name for step in steps]
     if len(steps) > MAX_NODES:
@@ -57,7 +59,7 @@ def illegal(facts: Facts, steps: Sequence[Step], tiles: Sequence[Tile], profile:
     parts = [sorted(name for kind, name in part if kind == "node") for part in nx.connected_components(ties)]
     if len(parts) > 1:
         yield Violation("shared-loops", where, f"nothing joins {shown(min(parts))} to the rest")
-    leaving = [value for value in made if facts.leaves(value, set(names))]
+    leaving = [value for value in made if value in stores]
     if len(outside) + len(leaving) > profile.operand_limit:
         touched = f"{len(outside)} tensors read and {len(leaving)} written"
         yield Violation("operands", where, f"{touched}, {profile.name} allows {profile.operand_limit}")
