@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+from costmodels import ATTOSECONDS_PER_S
 from fusion_search.errors import UsageError
 from fusion_search.fusion.coarse import CoarseSpace
 from fusion_search.fusion.constraints import ConstrainedSpace
@@ -74,6 +76,20 @@ def _no_plan(space: ConstrainedSpace, groups: Sequence[int], method: str) -> NoP
     return error
 
 
+def with_second_bound(space: GroupSpace, plan: Plan, time_limit_s: float) -> Plan:
+    """Return a plan with what an integer programming solver says of the same space, in its statistics."""
+    from fusion_search.search.milp import milp_plan  # few ask for it
+
+    coarse = CoarseSpace(space)
+    found = milp_plan(coarse, time_limit_s=time_limit_s)
+    said = {
+        "lower_bound_s": found.lower_bound / ATTOSECONDS_PER_S,
+        "cost_s": None if found.cost is None else found.cost / ATTOSECONDS_PER_S,
+        "closed": found.closed,
+    }
+    return replace(plan, statistics={**plan.statistics, "milp": said})
+
+
 def _baseline(space: GroupSpace, name: str, make: Callable[[CoarseSpace], tuple[int, ...]]) -> Plan:
     """Run a baseline on the nodes and what the user joins."""
     coarse = CoarseSpace(space, chained=False)
@@ -88,23 +104,27 @@ def _unfused(space: GroupSpace, time_limit_s: float) -> Plan:
 
 
 def _per_operator(space: GroupSpace, time_limit_s: float) -> Plan:
+    deadline = time.monotonic() + time_limit_s
+
     def groups(coarse: CoarseSpace) -> tuple[int, ...]:
         origins: dict[str, int] = {}
         nodes = [space.program.members[bits(cluster)[0]].node for cluster in coarse.clusters]
-        return baselines.per_operator(coarse, [origins.setdefault(node.origin or node.name, len(origins)) for node in nodes])
+        operators = [origins.setdefault(node.origin or node.name, len(origins)) for node in nodes]
+        return baselines.per_operator(coarse, operators, deadline=deadline)
 
     return _baseline(space, "per-operator", groups)
 
 
 def _fuse_all(space: GroupSpace, time_limit_s: float) -> Plan:
-    return _baseline(space, "fuse-all", baselines.fuse_all)
+    deadline = time.monotonic() + time_limit_s
+    return _baseline(space, "fuse-all", lambda coarse: baselines.fuse_all(coarse, deadline=deadline))
 
 
 def _policy(name: str) -> Method:
     def plan(space: GroupSpace, time_limit_s: float) -> Plan:
         if isinstance(space, ConstrainedSpace):
             raise NoPlanError(f"{name} is a published policy and takes no demands", hint="use exact, or one of the plain baselines")
-        return assemble(space, POLICIES[name](space), method=name)
+        return assemble(space, POLICIES[name](space, time.monotonic() + time_limit_s), method=name)
 
     return plan
 
