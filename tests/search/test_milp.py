@@ -7,6 +7,7 @@ import random
 import pytest
 
 import fusion_search as fs
+from fusion_search.errors import UsageError
 from fusion_search.search.exact import exact
 from fusion_search.search.milp import milp_plan
 from fusion_search.search.oracle import exhaustive
@@ -62,5 +63,5 @@ def test_on_request(seed: int) -> None:
     assert said["cost_s"] == pytest.approx(plan.cost_s, rel=1e-15)
     assert plan.cost_s * (1 - 1e-5) <= said["lower_bound_s"] <= plan.cost_s
     assert fs.check(graph, plan) == []
-    with pytest.raises(fs.UsageError, match="unknown bound 'lp'"):
+    with pytest.raises(UsageError, match="unknown bound 'lp'"):
         fs.search(graph, profile, bound="lp")
