@@ -32,7 +32,7 @@ from fusion_search.search.check import Violation
 from fusion_search.search.check import check as _check
 from fusion_search.search.explain import Bounds, Explanation, constraints_of, explain_pair
 from fusion_search.search.explain import assert_fused as _assert_fused
-from fusion_search.search.methods import METHODS
+from fusion_search.search.methods import METHODS, with_second_bound
 from fusion_search.search.overview import Overview, overview
 from fusion_search.search.pareto import ParetoPoint
 from fusion_search.search.pareto import pareto as _pareto
@@ -100,6 +100,7 @@ def search(
     weights: Mapping[str, float] | None = None,
     constraints: Sequence[Constraint] = (),
     time_limit_s: float = 60.0,
+    bound: str | None = None,
 ) -> Plan:
     """Find a fusion plan.
 
@@ -118,8 +119,11 @@ def search(
         What the plan must keep to: :func:`must_fuse`, :func:`never_fuse`, :func:`fusion_off`, :func:`keep`. The search stays
         exact: the certificate is for the plans that keep to them, and `plan.space` lists them.
     time_limit_s : float
-        Budget of the exact search; when it is spent the best plan found is returned as ``"feasible"`` with a true
-        lower bound.
+        Budget of the search; when it is spent the best plan found is returned as ``"feasible"`` with a true lower bound.
+    bound : str, optional
+        ``"milp"`` asks an integer programming solver, which shares no code with the search, for a second bound, in as much time
+        again: ``plan.statistics["milp"]`` then has ``lower_bound_s`` (true up to the solver's tolerances, about a millionth),
+        ``cost_s`` of the solver's own plan if it has one, and ``closed``. It needs SciPy.
 
     Returns
     -------
@@ -141,7 +145,11 @@ def search(
         raise UsageError(f"unknown method {method!r}", hint=f"known methods: {', '.join(METHODS)}")
     if not time_limit_s > 0:
         raise UsageError(f"time_limit_s: expected a number > 0, got {time_limit_s}")
-    return METHODS[method](constrain(_space(graph, profile, cost_model, weights), constraints), time_limit_s)
+    if bound not in (None, "milp"):
+        raise UsageError(f"unknown bound {bound!r}", hint="known bounds: milp")
+    space = constrain(_space(graph, profile, cost_model, weights), constraints)
+    plan = METHODS[method](space, time_limit_s)
+    return plan if bound is None else with_second_bound(space, plan, time_limit_s)
 
 
 def price(

@@ -134,7 +134,7 @@ class ChainFloors:
         self.lengths = [space.clusters[c].bit_count() for c in chains]
         self.most = fine.max_nodes
         sequence = [p for c in chains for p in bits(space.clusters[c])]
-        self.floors = RunFloors(fine.program, fine.profile, fine.model, sequence, self.most)
+        self.floors = RunFloors(fine.program, fine.profile, fine.model, sequence, self.most, self.lengths)
         #: What a demanded set that is not legal alone costs: floors are floors of that, too.
         self.penalties = {k: min(space.cost(1 << c) or 0, MOST >> 8) for k, c in enumerate(chains) if space.clusters[c] in fine.joined}
 

@@ -256,10 +256,15 @@ def canonical_order(graph: Graph) -> list[int]:
 
 def bits(mask: int) -> list[int]:
     """Return the positions of the set bits, ascending."""
-    found = []
+    found: list[int] = []
+    if not mask:
+        return found
+    # Most sets lie close together, far up: what is below them is not carried along.
+    base = (mask & -mask).bit_length() - 1
+    mask >>= base
     while mask:
         low = mask & -mask
-        found.append(low.bit_length() - 1)
+        found.append(base + low.bit_length() - 1)
         mask ^= low
     return found
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+from costmodels import ATTOSECONDS_PER_S
 from fusion_search.errors import UsageError
 from fusion_search.fusion.coarse import CoarseSpace
 from fusion_search.fusion.constraints import ConstrainedSpace, constrain
@@ -82,6 +84,20 @@ def _without_copies(space: GroupSpace) -> GroupSpace:
     return ConstrainedSpace(space.base.plain, space.constraints) if isinstance(space, ConstrainedSpace) else space.plain
 
 
+def with_second_bound(space: GroupSpace, plan: Plan, time_limit_s: float) -> Plan:
+    """Return a plan with what an integer programming solver says of the same space, in its statistics."""
+    from fusion_search.search.milp import milp_plan  # few ask for it
+
+    coarse = CoarseSpace(space)
+    found = milp_plan(coarse, time_limit_s=time_limit_s)
+    said = {
+        "lower_bound_s": found.lower_bound / ATTOSECONDS_PER_S,
+        "cost_s": None if found.cost is None else found.cost / ATTOSECONDS_PER_S,
+        "closed": found.closed,
+    }
+    return replace(plan, statistics={**plan.statistics, "milp": said})
+
+
 def _baseline(space: GroupSpace, name: str, make: Callable[[CoarseSpace], tuple[int, ...]]) -> Plan:
     """Run a baseline on the nodes and what the user joins."""
     space = _without_copies(space)
@@ -97,16 +113,20 @@ def _unfused(space: GroupSpace, time_limit_s: float) -> Plan:
 
 
 def _per_operator(space: GroupSpace, time_limit_s: float) -> Plan:
+    deadline = time.monotonic() + time_limit_s
+
     def groups(coarse: CoarseSpace) -> tuple[int, ...]:
         origins: dict[str, int] = {}
         nodes = [coarse.fine.program.members[bits(cluster)[0]].node for cluster in coarse.clusters]
-        return baselines.per_operator(coarse, [origins.setdefault(node.origin or node.name, len(origins)) for node in nodes])
+        operators = [origins.setdefault(node.origin or node.name, len(origins)) for node in nodes]
+        return baselines.per_operator(coarse, operators, deadline=deadline)
 
     return _baseline(space, "per-operator", groups)
 
 
 def _fuse_all(space: GroupSpace, time_limit_s: float) -> Plan:
-    return _baseline(space, "fuse-all", baselines.fuse_all)
+    deadline = time.monotonic() + time_limit_s
+    return _baseline(space, "fuse-all", lambda coarse: baselines.fuse_all(coarse, deadline=deadline))
 
 
 def _policy(name: str) -> Method:
@@ -116,7 +136,7 @@ def _policy(name: str) -> Method:
         # None of the published rules puts two contractions into one kernel, or weighs computing a value again.
         space = space.plain
         plain = constrain(space, [fusion_off(rule="cross-block")])
-        return assemble(space, POLICIES[name](plain), method=name)
+        return assemble(space, POLICIES[name](plain, time.monotonic() + time_limit_s), method=name)
 
     return plan
 

@@ -21,7 +21,7 @@ from fusion_search.search.policies.xla_priority import xla_priority
 
 __all__ = ["POLICIES"]
 
-POLICIES: dict[str, Callable[[GroupSpace], tuple[int, ...]]] = {
+POLICIES: dict[str, Callable[[GroupSpace, float], tuple[int, ...]]] = {
     "xla-priority": xla_priority,
     "xla-instruction": xla_instruction,
     "inductor": inductor,
@@ -29,4 +29,4 @@ POLICIES: dict[str, Callable[[GroupSpace], tuple[int, ...]]] = {
     "ort-patterns": ort_patterns,
     "linear-clusters": linear_clusters,
 }
-"""Policies by the name of their method."""
+"""Policies by the name of their method. Each takes a space, and when to merge no more on the clock of `time.monotonic`."""

@@ -30,7 +30,7 @@ ROUNDS = 10
 _ATTEMPTS = 64 * 63 // 2
 
 
-def inductor(space: GroupSpace) -> tuple[int, ...]:
+def inductor(space: GroupSpace, deadline: float = float("inf")) -> tuple[int, ...]:
     """Fuse pairs of groups by shared bytes.
 
     Returns
@@ -38,7 +38,7 @@ def inductor(space: GroupSpace) -> tuple[int, ...]:
     tuple of int
         The groups in execution order. At most ten rounds of O(pairs log pairs).
     """
-    scheduler = _Scheduler(Board(space))
+    scheduler = _Scheduler(Board(space, deadline))
     for _ in range(ROUNDS):
         if not scheduler.fuse_once():
             break

@@ -17,7 +17,7 @@ from fusion_search.search.policies.rules import Board
 __all__ = ["linear_clusters"]
 
 
-def linear_clusters(space: GroupSpace) -> tuple[int, ...]:
+def linear_clusters(space: GroupSpace, deadline: float = float("inf")) -> tuple[int, ...]:
     """Merge maximal chains of single-consumer operators.
 
     Returns
@@ -25,7 +25,7 @@ def linear_clusters(space: GroupSpace) -> tuple[int, ...]:
     tuple of int
         The groups in execution order. O(edges) merges tried.
     """
-    board = Board(space)
+    board = Board(space, deadline)
     for v, member in enumerate(space.program.members):
         producers = dict.fromkeys(operand.producer for operand in member.operands if operand.producer >= 0)
         for producer in producers:

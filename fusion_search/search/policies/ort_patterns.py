@@ -66,7 +66,7 @@ PATTERNS: tuple[_Pattern, ...] = tuple(
 )
 
 
-def ort_patterns(space: GroupSpace) -> tuple[int, ...]:
+def ort_patterns(space: GroupSpace, deadline: float = float("inf")) -> tuple[int, ...]:
     """Fuse what a list of patterns finds.
 
     Returns
@@ -74,7 +74,7 @@ def ort_patterns(space: GroupSpace) -> tuple[int, ...]:
     tuple of int
         The groups in execution order. O(patterns * operators), times the branching of a match.
     """
-    board = Board(space)
+    board = Board(space, deadline)
     operators = _Operators(board)
     for pattern in PATTERNS:
         for first in operators.starting(pattern.steps[0]):

@@ -27,7 +27,7 @@ _WHOLE = ("Softmax", "LogSoftmax")
 _NOWHERE = -1
 
 
-def tvm(space: GroupSpace) -> tuple[int, ...]:
+def tvm(space: GroupSpace, deadline: float = float("inf")) -> tuple[int, ...]:
     """Fuse operators into their post-dominators by pattern.
 
     Returns
@@ -35,7 +35,7 @@ def tvm(space: GroupSpace) -> tuple[int, ...]:
     tuple of int
         The groups in execution order. O(n * depth of the post-dominator tree) before the merges.
     """
-    fuser = _Fuser(Board(space))
+    fuser = _Fuser(Board(space, deadline))
     for injective_round in (False, True):
         for v in range(space.n):
             fuser.fuse(v, injective_round)

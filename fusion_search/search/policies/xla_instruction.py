@@ -19,7 +19,7 @@ from fusion_search.search.space import bits
 __all__ = ["xla_instruction"]
 
 
-def xla_instruction(space: GroupSpace) -> tuple[int, ...]:
+def xla_instruction(space: GroupSpace, deadline: float = float("inf")) -> tuple[int, ...]:
     """Fuse producers into consumers in reverse post-order.
 
     Returns
@@ -27,7 +27,7 @@ def xla_instruction(space: GroupSpace) -> tuple[int, ...]:
     tuple of int
         The groups in execution order. O(edges) merges tried.
     """
-    board = Board(space)
+    board = Board(space, deadline)
     partition = board.partition
     for v in reversed(range(space.n)):
         tried = 0

@@ -28,7 +28,7 @@ _EPILOGUE = 3
 _SIBLINGS = 8
 
 
-def xla_priority(space: GroupSpace) -> tuple[int, ...]:
+def xla_priority(space: GroupSpace, deadline: float = float("inf")) -> tuple[int, ...]:
     """Fuse producers into all their consumers in the order of what that saves.
 
     Returns
@@ -36,7 +36,7 @@ def xla_priority(space: GroupSpace) -> tuple[int, ...]:
     tuple of int
         The groups in execution order. A heap of producers; each merge evaluates its neighbours again.
     """
-    board = Board(space)
+    board = Board(space, deadline)
     board.join_epilogues(_EPILOGUE)
     _into_all_consumers(board)
     _several_outputs(board)
