@@ -138,10 +138,15 @@ top_option = click.option("--top", type=click.IntRange(0), default=0, metavar="N
 pairs_option = click.option("--pairs", type=click.IntRange(1), default=5, show_default=True, help="Runs of fused and unfused, in turn.")
 
 
+save_option = click.option("--save", type=click.Path(dir_okay=False), callback=_writable, help="Write the plan to this file.")
+
+
 def _search_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--save", type=click.Path(dir_okay=False), callback=_writable, help="Write the plan to this file."),
+        save_option,
         click.option("--time-limit", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Seconds to search."),
+        click.option("--min-gain", type=click.FloatRange(0), metavar="SECONDS", help="Leave out fusions that save less of J."),
+        click.option("--peak-bytes", type=click.IntRange(0), metavar="N", help="Most live memory: stored values, and scratch."),
         click.option("--keep", multiple=True, metavar="VALUE", help="A value that has to reach memory."),
         click.option("--fusion-off", multiple=True, metavar="OP", help="An operator that fuses with no other."),
         click.option("--never-fuse", multiple=True, metavar="A,B", callback=_names, help="Nodes of which no kernel computes two."),
@@ -293,6 +298,34 @@ def check(model: str, plan_file: str, dims: dict[str, int], as_json: bool) -> in
 
 
 @cli.command()
+@click.argument("model", type=type_file)
+@click.argument("plan_file", metavar="PLAN", type=type_file)
+@dim_option
+@save_option
+@json_option
+@debug_option
+def replay(model: str, plan_file: str, dims: dict[str, int], save: str | None, as_json: bool) -> int:
+    """Carry a saved PLAN over to a changed MODEL.
+
+    Keeps every group that is still legal, plans the rest anew, and names every mismatch: nodes that are gone, new, renamed or changed,
+    groups that are no longer legal and why.
+    """
+    import fusion_search as fs
+    from fusion_search.report.explained import replayed
+
+    graph = fs.load(model, dims=dims)
+    found = fs.replay(plan_file, graph)
+    violations = _checked(graph, found.plan)
+    if save:
+        found.plan.save(save)
+    if as_json:
+        _print_json({"model": model, "plan": plan_file} | replayed(found) | {"violations": violations})
+    else:
+        click.echo("\n".join([*(one_line(line) for line in str(found).splitlines()), *violations]))
+    return UNSOUND if violations else 0
+
+
+@cli.command()
 @click.argument("name", required=False)
 @json_option
 @debug_option
@@ -340,13 +373,21 @@ class _Planned:
 
 
 def _constraints(
-    must_fuse: Sequence[Sequence[str]], never_fuse: Sequence[Sequence[str]], fusion_off: Sequence[str], keep: Sequence[str]
+    must_fuse: Sequence[Sequence[str]],
+    never_fuse: Sequence[Sequence[str]],
+    fusion_off: Sequence[str],
+    keep: Sequence[str],
+    peak_bytes: int | None,
+    min_gain: float | None,
 ) -> list[Any]:
     import fusion_search as fs
 
-    apart: list[Any] = [fs.never_fuse(*names) for names in never_fuse]
-    off = [fs.fusion_off(op=op) for op in fusion_off]
-    return [*(fs.must_fuse(*names) for names in must_fuse), *apart, *off, *([fs.keep(*keep)] if keep else [])]
+    found: list[Any] = [fs.must_fuse(*names) for names in must_fuse]
+    found += [fs.never_fuse(*names) for names in never_fuse]
+    found += [fs.fusion_off(op=op) for op in fusion_off]
+    found += [fs.keep(*keep)] if keep else []
+    found += [] if peak_bytes is None else [fs.peak_bytes(peak_bytes)]
+    return found if min_gain is None else [*found, fs.min_gain_s(min_gain)]
 
 
 def _plan(

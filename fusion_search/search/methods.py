@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from fusion_search.fusion.space import GroupSpace
 from fusion_search.search import baselines
 from fusion_search.search.assemble import assemble
 from fusion_search.search.exact import exact
+from fusion_search.search.peak import fitting_order, peak_of, plan_within
 from fusion_search.search.plan import Plan
 from fusion_search.search.policies import POLICIES
 
@@ -52,6 +54,7 @@ class NoPlanError(UsageError):
 
 
 def _exact(space: GroupSpace, time_limit_s: float) -> Plan:
+    started = time.monotonic()
     with _collector_paused():
         while True:
             coarse = CoarseSpace(space)
@@ -61,9 +64,34 @@ def _exact(space: GroupSpace, time_limit_s: float) -> Plan:
                 break
             if found.status != "optimal" or space.penalty >= space.most_penalty:
                 raise _no_plan(space, groups, "exact" if found.status == "optimal" else "exact, in the time it had,")
-            space = ConstrainedSpace(space.base, space.constraints, penalty=space.most_penalty)
+            space = ConstrainedSpace(space.base, space.constraints, penalty=space.most_penalty, held=space.held)
         statistics: dict[str, Any] = {"chains": coarse.n, **asdict(found.statistics)}
+        if isinstance(space, ConstrainedSpace) and space.limit_bytes is not None:
+            left = max(time_limit_s - (time.monotonic() - started), time_limit_s * 0.2)
+            return _exact_within(space, groups, found.lower_bound, left, statistics)
         return assemble(space, groups, method="exact", status=found.status, lower_bound=found.lower_bound, statistics=statistics)
+
+
+def _exact_within(space: ConstrainedSpace, relaxed: Sequence[int], bound: int, time_limit_s: float, statistics: dict[str, Any]) -> Plan:
+    """Search on under the limit on live memory, from the best plan without it."""
+    found = plan_within(space, relaxed, bound, time_limit_s)
+    if found.groups is None:
+        raise _no_room(space, "no plan" if found.closed else "exact, in the time it had, finds no plan that", found.least_peak_bytes)
+    if space.breaks(found.groups):
+        raise _no_plan(space, found.groups, "exact" if found.closed else "exact, in the time it had,")
+    assert space.memory is not None
+    statistics |= {"down_sets": found.states, "peak_bytes": peak_of(space.memory, found.groups)}
+    status = "optimal" if found.closed else "feasible"
+    return assemble(space, found.groups, method="exact", status=status, lower_bound=found.bound, statistics=statistics)
+
+
+def _no_room(space: ConstrainedSpace, who: str, least: int | None) -> NoPlanError:
+    """No plan keeps to the limit on live memory."""
+    said = " and ".join(str(constraint) for constraint in space.constraints)
+    needed = f"the plan that needs least needs {least} bytes" if least else "a higher limit"
+    error = NoPlanError(f"{said}: {who} keeps within the memory", hint=needed)
+    error.reasons = (Reason("memory", (), remedy=needed),)
+    return error
 
 
 def _no_plan(space: ConstrainedSpace, groups: Sequence[int], method: str) -> NoPlanError:
@@ -81,6 +109,12 @@ def _baseline(space: GroupSpace, name: str, make: Callable[[CoarseSpace], tuple[
     groups = [coarse.expand(group) for group in make(coarse)]
     if isinstance(space, ConstrainedSpace) and space.breaks(groups):
         raise _no_plan(space, groups, name)
+    if isinstance(space, ConstrainedSpace) and space.limit_bytes is not None:
+        assert space.memory is not None
+        order, _ = fitting_order(space.memory, space.preds, groups, space.limit_bytes)
+        if order is None:
+            raise _no_room(space, f"{name} finds no order in which its plan", None)
+        groups = order
     return assemble(space, groups, method=name)
 
 
