@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from fusion_search.errors import UsageError
 
 __all__ = [
     "CONSTRAINTS", "RULES_TO_SWITCH", "Constraint", "FusionOff", "Keep", "MinGain", "MustFuse", "NeverFuse", "PeakBytes", "as_record",
-    "from_record", "fusion_off", "keep", "min_gain_s", "must_fuse", "never_fuse", "peak_bytes",
+    "check_fixed", "from_record", "fusion_off", "keep", "min_gain_s", "must_fuse", "never_fuse", "peak_bytes",
 ]  # fmt: skip
 
 #: Kinds of fusion that `FusionOff(rule=...)` switches off.
@@ -146,6 +147,20 @@ class MinGain:
 
 Constraint = MustFuse | NeverFuse | FusionOff | Keep | PeakBytes | MinGain
 CONSTRAINTS: dict[str, type[Constraint]] = {made.kind: made for made in (MustFuse, NeverFuse, FusionOff, Keep, PeakBytes, MinGain)}
+
+
+def check_fixed(constraints: Iterable[Constraint], what: str) -> None:
+    """Refuse demands under which the plans to choose from depend on their prices: what moves prices would move them too.
+
+    Raises
+    ------
+    UsageError
+        For `PeakBytes` (scratch is that of the cheapest schedule) and `MinGain`.
+    """
+    for constraint in constraints:
+        if isinstance(constraint, PeakBytes | MinGain):
+            why = f"{what}: under {constraint} prices decide which plans there are, so it cannot be followed exactly"
+            raise UsageError(why, hint="leave it out, or search at the values of interest")
 
 
 def as_record(constraint: Constraint) -> dict[str, Any]:
