@@ -19,11 +19,17 @@ from fusion_search.fusion.space import GroupSpace
 from fusion_search.search import baselines
 from fusion_search.search.assemble import assemble
 from fusion_search.search.exact import exact
+from fusion_search.search.improve import improve
 from fusion_search.search.peak import fitting_order, peak_of, plan_within
 from fusion_search.search.plan import Plan
 from fusion_search.search.policies import POLICIES
+from fusion_search.search.quotient import execution_order
+from fusion_search.search.space import derive_facts
 
 Method = Callable[[GroupSpace, float], Plan]
+
+#: Most nodes for which a search that did not close is compared with every rule; on more, some rules take longer than the search.
+_COMPARED = 400
 
 
 @contextmanager
@@ -69,7 +75,32 @@ def _exact(space: GroupSpace, time_limit_s: float) -> Plan:
         if isinstance(space, ConstrainedSpace) and space.limit_bytes is not None:
             left = max(time_limit_s - (time.monotonic() - started), time_limit_s * 0.2)
             return _exact_within(space, groups, found.lower_bound, left, statistics)
-        return assemble(space, groups, method="exact", status=found.status, lower_bound=found.lower_bound, statistics=statistics)
+        if found.status != "optimal" and space.n <= _COMPARED:
+            groups = _no_worse(space, groups, started + time_limit_s)
+        status = "optimal" if sum(space.cost(group) or 0 for group in groups) == found.lower_bound else "feasible"
+        return assemble(space, groups, method="exact", status=status, lower_bound=found.lower_bound, statistics=statistics)
+
+
+def _no_worse(space: GroupSpace, groups: list[int], deadline: float) -> list[int]:
+    """Take the plan of a simple rule where it beats what a search that did not close has found, and improve on it."""
+    cost, best = sum(space.cost(group) or 0 for group in groups), None
+    for name, method in METHODS.items():
+        try:
+            other = None if name == "exact" else method(space, 0.0)
+        except NoPlanError:  # the rule does not do what is demanded
+            continue
+        if other is not None and other.cost_as < cost:
+            cost, best = other.cost_as, other
+    if best is None:
+        return groups
+    coarse = CoarseSpace(space, chained=False)
+    home = {p: 1 << c for c, cluster in enumerate(coarse.clusters) for p in bits(cluster)}
+    masks = [sum({home[p] for p in bits(space.program.mask(list(group.nodes)))}) for group in best.groups]
+    until = max(deadline, time.monotonic() + 0.1)
+    better = [coarse.expand(mask) for mask in improve(coarse, derive_facts(coarse), masks, until)]
+    order = execution_order(space.preds, better)
+    assert order is not None, "improvement keeps the quotient graph acyclic"
+    return order
 
 
 def _exact_within(space: ConstrainedSpace, relaxed: Sequence[int], bound: int, time_limit_s: float, statistics: dict[str, Any]) -> Plan:

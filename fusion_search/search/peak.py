@@ -141,8 +141,8 @@ class _KeepAll:
     def __init__(self, space: CoarseSpace, extra: int) -> None:
         self.space, self.extra = space, extra
         self.n, self.preds, self.succs, self.neighbours = space.n, space.preds, space.succs, space.neighbours
-        self.heavy, self.solo, self.max_nodes = space.heavy, space.solo, space.max_nodes
-        self.key, self.blocked = space.key, space.blocked
+        self.heavy, self.solo, self.max_nodes, self.max_heavy = space.heavy, space.solo, space.max_nodes, space.max_heavy
+        self.key, self.blocked, self.hopeless, self.descriptions = space.key, space.blocked, space.hopeless, space.descriptions
 
     def cost(self, group: int) -> int | None:
         found = self.space.cost(group)
