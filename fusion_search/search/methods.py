@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from fusion_search.errors import UsageError
@@ -81,9 +81,9 @@ def _exact(space: GroupSpace, time_limit_s: float) -> Plan:
         return assemble(space, groups, method="exact", status=status, lower_bound=found.lower_bound, statistics=statistics)
 
 
-def _no_worse(space: GroupSpace, groups: list[int], deadline: float) -> list[int]:
-    """Take the plan of a simple rule where it beats what a search that did not close has found, and improve on it."""
-    cost, best = sum(space.cost(group) or 0 for group in groups), None
+def _best_rule(space: GroupSpace, cost: int) -> list[int] | None:
+    """Return the groups of the cheapest plan of a simple rule, if it costs less than `cost`."""
+    best = None
     for name, method in METHODS.items():
         try:
             other = None if name == "exact" else method(space, 0.0)
@@ -91,11 +91,17 @@ def _no_worse(space: GroupSpace, groups: list[int], deadline: float) -> list[int
             continue
         if other is not None and other.cost_as < cost:
             cost, best = other.cost_as, other
+    return None if best is None else [space.program.mask(list(group.nodes)) for group in best.groups]
+
+
+def _no_worse(space: GroupSpace, groups: list[int], deadline: float) -> list[int]:
+    """Take the plan of a simple rule where it beats what a search that did not close has found, and improve on it."""
+    best = _best_rule(space, sum(space.cost(group) or 0 for group in groups))
     if best is None:
         return groups
     coarse = CoarseSpace(space, chained=False)
     home = {p: 1 << c for c, cluster in enumerate(coarse.clusters) for p in bits(cluster)}
-    masks = [sum({home[p] for p in bits(space.program.mask(list(group.nodes)))}) for group in best.groups]
+    masks = [sum({home[p] for p in bits(mask)}) for mask in best]
     until = max(deadline, time.monotonic() + 0.1)
     better = [coarse.expand(mask) for mask in improve(coarse, derive_facts(coarse), masks, until)]
     order = execution_order(space.preds, better)
@@ -106,6 +112,10 @@ def _no_worse(space: GroupSpace, groups: list[int], deadline: float) -> list[int
 def _exact_within(space: ConstrainedSpace, relaxed: Sequence[int], bound: int, time_limit_s: float, statistics: dict[str, Any]) -> Plan:
     """Search on under the limit on live memory, from the best plan without it."""
     found = plan_within(space, relaxed, bound, time_limit_s)
+    if not found.closed and space.n <= _COMPARED:
+        cost = space.most_penalty if found.groups is None else sum(space.cost(group) or 0 for group in found.groups)
+        rule = _best_rule(space, cost)
+        found = found if rule is None else replace(found, groups=tuple(rule))
     if found.groups is None:
         raise _no_room(space, "no plan" if found.closed else "exact, in the time it had, finds no plan that", found.least_peak_bytes)
     if space.breaks(found.groups):

@@ -22,6 +22,7 @@ from fusion_search.search.assemble import assemble
 from fusion_search.search.improve import repair
 from fusion_search.search.matching import match_nodes
 from fusion_search.search.methods import METHODS
+from fusion_search.search.peak import fitting_order
 from fusion_search.search.plan import ATTOSECOND, Plan, describe_change
 from fusion_search.search.plan_file import NodeRecord, PlanFile, node_records
 from fusion_search.search.quotient import execution_order
@@ -145,7 +146,12 @@ def replay_plan(
     free = (1 << space.n) - 1
     for mask in kept:
         free &= ~mask
-    groups = _completed(found.space, found.demands, kept, free, time_limit_s)
+    try:
+        groups = _completed(space, found.demands, kept, free, time_limit_s)
+    except UsageError as error:  # not with these groups: the demands go, not the groups
+        found.say("demand", f"{' and '.join(map(str, found.demands))}: {error.what}")
+        space, found.demands = found.space, []
+        groups = _completed(space, [], kept, free, time_limit_s)
     plan = assemble(space, groups, method="replay")
     if not found.mismatches:
         if plan.cost_as == record.cost_as:
@@ -272,16 +278,25 @@ class _Carried:
 
 
 def _completed(space: GroupSpace, demands: Sequence[Constraint], kept: Sequence[int], free: int, time_limit_s: float) -> list[int]:
-    """Add the best groups of the nodes that are in none, in an order in which all can run."""
+    """Add the best groups of the nodes that are in none, in an order in which all can run.
+
+    Raises
+    ------
+    UsageError
+        When that breaks a demand.
+    """
+    base = space.base if isinstance(space, ConstrainedSpace) else space
     rest = [1 << p for p in bits(free)]
     if len(rest) > 1:
-        plan = METHODS["exact"](ConstrainedSpace(space, demands, held=kept), time_limit_s)
-        masks = [space.program.mask(list(group.nodes)) for group in plan.groups]
-    else:
-        masks = [*kept, *rest]
-    order = execution_order(space.preds, masks)
-    assert order is not None, "kept groups do not wait for each other, and the search makes no cycle"
-    return list(order)
+        plan = METHODS["exact"](ConstrainedSpace(base, demands, held=kept), time_limit_s)
+        return [space.program.mask(list(group.nodes)) for group in plan.groups]
+    order = execution_order(space.preds, [*kept, *rest])
+    assert order is not None, "kept groups do not wait for each other"
+    if isinstance(space, ConstrainedSpace) and space.limit_bytes is not None and space.memory is not None:
+        order, _ = fitting_order(space.memory, space.preds, order, space.limit_bytes)
+        if order is None:
+            raise UsageError("the groups have no order that keeps within the memory")
+    return order
 
 
 def _between(program: Program, mask: int) -> int:

@@ -247,6 +247,30 @@ def test_demands_of_the_plan_hold_in_its_new_names() -> None:
     assert next(m.message for m in lost.mismatches if m.kind == "demand").startswith(f"never_fuse('{names[1]}', '{names[2]}'): ")
 
 
+def test_a_limit_on_memory_holds_or_is_dropped_by_name() -> None:
+    graph = graph_of(two_blocks)
+    need = fs.search(graph, H100, constraints=[fs.peak_bytes(1 << 20)]).statistics["peak_bytes"]
+    plan = fs.search(graph, H100, constraints=[fs.peak_bytes(need)])
+    fits = fs.replay(plan, shuffled(graph, 1))
+    assert set(kinds(fits)) == {"renamed"}
+    assert fits.plan.space["constraints"] == [{"kind": "peak_bytes", "limit_bytes": need}]
+    assert fs.check(fits.plan.graph, fits.plan) == []
+
+    def wider(b: GraphBuilder) -> None:
+        x = b.input("x", F32, (64, 64))
+        for _ in range(2):
+            c = b.op("Sub", x, b.op("ReduceMean", x, axes=(1,)))
+            h = b.op("Relu", b.op("Add", b.op("MatMul", c, b.input(b.fresh("w"), F32, (64, 64))), b.input(b.fresh("w"), F32, (64,))))
+            x = b.op("Add", x, b.op("MatMul", h, b.input(b.fresh("w"), F32, (64, 64))))
+        b.output("y", b.op("Tanh", x))
+
+    changed = graph_of(wider)
+    lost = fs.replay(plan, changed)
+    assert kinds(lost)["demand"] == 1
+    assert "constraints" not in lost.plan.space
+    assert fs.check(changed, lost.plan) == []
+
+
 # ---------------------------------------------------------------------- from files, with dims
 
 
