@@ -17,7 +17,7 @@ from fusion_search.errors import PlanError, ProfileError, UsageError
 from fusion_search.frontends.onnx import load_onnx
 from fusion_search.fusion.constraints import constrain
 from fusion_search.fusion.copies import copyable
-from fusion_search.fusion.demands import Constraint, fusion_off, keep, must_fuse, never_fuse
+from fusion_search.fusion.demands import Constraint, fusion_off, keep, min_gain_s, must_fuse, never_fuse, peak_bytes
 from fusion_search.fusion.program import Program
 from fusion_search.fusion.reasons import Reason
 from fusion_search.fusion.space import GroupSpace
@@ -36,7 +36,9 @@ from fusion_search.search.methods import METHODS, with_second_bound
 from fusion_search.search.overview import Overview, overview
 from fusion_search.search.pareto import ParetoPoint
 from fusion_search.search.pareto import pareto as _pareto
-from fusion_search.search.plan import Plan
+from fusion_search.search.plan import Plan, profile_of
+from fusion_search.search.plan_file import read_plan
+from fusion_search.search.replay import Mismatch, Replay, replay_plan
 from fusion_search.search.sensitivity import Margin, Sensitivity, axis_of, envelope
 from fusion_search.search.sensitivity import margins as _margins
 from hardware_profiles import Profile
@@ -116,8 +118,8 @@ def search(
     weights : mapping of str to float, optional
         Weight of each term; 1 where none is given.
     constraints : sequence of Constraint
-        What the plan must keep to: :func:`must_fuse`, :func:`never_fuse`, :func:`fusion_off`, :func:`keep`. The search stays
-        exact: the certificate is for the plans that keep to them, and `plan.space` lists them.
+        What the plan must keep to: :func:`must_fuse`, :func:`never_fuse`, :func:`fusion_off`, :func:`keep`, :func:`min_gain_s`,
+        :func:`peak_bytes`. The search stays exact: the certificate is for the plans that keep to them, and `plan.space` lists them.
     time_limit_s : float
         Budget of the search; when it is spent the best plan found is returned as ``"feasible"`` with a true lower bound.
     bound : str, optional
@@ -189,6 +191,43 @@ def price(
 def check(graph: Graph, plan: Plan) -> list[Violation]:
     """Check a plan with code that the search does not share; an empty list means that it is sound."""
     return _check(graph, plan)
+
+
+def replay(plan: Plan | str | os.PathLike[str], graph: Graph, *, time_limit_s: float = 60.0) -> Replay:
+    """Carry a plan over to a changed graph: keep every group that is still legal, and name every mismatch.
+
+    Nodes are matched by name, then by structure. A group is kept when its nodes are there and legal together; without the nodes that
+    are gone, or with new ones that stand between its own, where that is legal. Nodes that are new, or whose group is no longer legal,
+    are planned among themselves by the exact search; no kept group takes them in. Profile, cost model, weights and constraints are the
+    plan's.
+
+    Parameters
+    ----------
+    plan : Plan or path
+        The plan, or its file.
+    graph : Graph
+        Other dims, renamed nodes, nodes more or fewer, other types: whatever `Plan.load` refuses.
+    time_limit_s : float
+        Budget for what is planned anew.
+
+    Returns
+    -------
+    Replay
+        `.plan`, sound on the graph; `.mismatches`; `.cost_then_s`. ``str()`` is the text for a person.
+
+    Raises
+    ------
+    PlanError
+        When the file is missing or no plan.
+    """
+    if isinstance(plan, Plan):
+        record, profile = plan.record(), plan.profile
+    else:
+        record = read_plan(plan)
+        profile = profile_of(record, plan)
+    return replay_plan(
+        record, profile, graph, lambda other, on: _space(other, on, record.cost_model, record.weights), time_limit_s=time_limit_s
+    )
 
 
 def explain(
@@ -410,7 +449,7 @@ def _space(graph: Graph, profile: Profile, cost_model: str, weights: Mapping[str
 
 
 __all__ = [
-    "Bounds", "Graph", "Plan", "PlanError", "Profile", "assert_fused", "check", "compile", "explain", "fusion_off", "keep", "list_profiles",
-    "load", "load_profile", "margins", "measure", "methods", "must_fuse", "never_fuse", "pareto", "price", "search", "sensitivity",
-    "verify",
+    "Bounds", "Graph", "Mismatch", "Plan", "PlanError", "Profile", "Replay", "assert_fused", "check", "compile", "explain", "fusion_off",
+    "keep", "list_profiles", "load", "load_profile", "margins", "measure", "methods", "min_gain_s", "must_fuse", "never_fuse", "pareto",
+    "peak_bytes", "price", "replay", "search", "sensitivity", "verify",
 ]  # fmt: skip

@@ -26,7 +26,7 @@ from math import prod
 
 from fusion_search.fusion.program import Program, bits
 
-__all__ = ["MAX_USES", "copyable", "place"]
+__all__ = ["MAX_USES", "apart", "copyable", "place"]
 
 #: Uses of a node that gets copies, at most: groups grow with the subsets of them.
 MAX_USES = 4
@@ -111,6 +111,11 @@ def _union(masks: Sequence[int]) -> int:
     for mask in masks:
         found |= mask
     return found
+
+
+def apart(program: Program, nodes: int) -> list[int]:
+    """Return every node of a set as a group of its own, its copies in one."""
+    return list(dict.fromkeys(program.copies.get(p, 1 << p) & nodes for p in bits(nodes)))
 
 
 def place(program: Program, groups: Sequence[Sequence[str]], stores: Sequence[Sequence[str]] | None = None) -> list[int] | frozenset[str]:

@@ -22,6 +22,7 @@ RULES: dict[str, str] = {
     "dtype": "the profile supports the dtypes",
     "forbidden": "the profile forbids the combination",
     "emit": "the kernel generator can emit the group",
+    "memory": "the stored values that are still needed, and scratch, stay within the limit on live memory",
     "user": "the plan keeps to what the user demands",
 }
 

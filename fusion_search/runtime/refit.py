@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import costmodels
 from fusion_search.codegen.capability import can_emit
 from fusion_search.fusion.analysis import live_outs
-from fusion_search.fusion.copies import place
-from fusion_search.fusion.program import Program, bits
+from fusion_search.fusion.copies import apart, place
+from fusion_search.fusion.program import Program
 from fusion_search.fusion.space import GroupSpace, Priced
 from fusion_search.ir.graph import Graph
 from fusion_search.search.plan import Plan
@@ -54,18 +54,13 @@ def refit(plan: Plan, groups: Sequence[RunGroup], graph: Graph) -> list[RunGroup
         if mask and not space.reasons(mask) and isinstance(space.priced(mask), Priced):
             masks.append(mask)
             taken |= mask
-    masks += _alone(program, (1 << space.n) - 1 & ~taken)
+    masks += apart(program, (1 << space.n) - 1 & ~taken)
     order = execution_order(space.preds, masks)
     if order is None:  # cannot happen for groups of one plan unless the binding changed the edges between them
-        order = _alone(program, (1 << space.n) - 1)
+        order = apart(program, (1 << space.n) - 1)
     return [RunGroup(program.names(mask), stored(program, mask)) for mask in order]
 
 
 def stored(program: Program, mask: int) -> tuple[str, ...]:
     """Return the values that leave a group."""
     return tuple(program.value_name[value] for _, value in live_outs(program, program.distinct(mask), mask))
-
-
-def _alone(program: Program, nodes: int) -> list[int]:
-    """Every node a group of its own, all its copies in one."""
-    return list(dict.fromkeys(program.copies.get(p, 1 << p) & nodes for p in bits(nodes)))

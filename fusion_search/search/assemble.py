@@ -16,6 +16,7 @@ from fusion_search.fusion.demands import as_record
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.reasons import Reason
 from fusion_search.fusion.space import MAX_NODES, SPACE, GroupSpace, Priced
+from fusion_search.search.peak import fitting_order
 from fusion_search.search.plan import OuterLoop, Plan, PlanGroup, Schedule, Tile
 from fusion_search.search.quotient import execution_order
 
@@ -138,7 +139,15 @@ def _judged(space: GroupSpace, groups: Sequence[Sequence[str]], masks: list[int]
     order = execution_order(space.preds, masks)
     if order is None and not any(reason.rule == "convex" for reason in reasons):
         reasons.append(Reason("order", tuple(name for group in groups for name in group)[:12], remedy="the groups wait for each other"))
-    return reasons, list(order or ())
+    if reasons or order is None:
+        return reasons, []
+    if isinstance(space, ConstrainedSpace) and space.limit_bytes is not None and space.memory is not None:
+        order, proved = fitting_order(space.memory, space.preds, masks, space.limit_bytes)
+        if order is None:
+            why = "no order of the groups keeps" if proved else "no order of the groups was found that keeps"
+            names = tuple(name for group in groups for name in group)[:12]
+            return [Reason("memory", names, remedy=f"{why} to {space.limit_bytes} bytes")], []
+    return reasons, list(order)
 
 
 def _model_name(model: CostModel) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 import costmodels
@@ -18,6 +21,7 @@ from fusion_search.fusion.space import GroupSpace
 from fusion_search.search.explain import Explanation
 from fusion_search.search.overview import Overview
 from fusion_search.testing.graphs import random_graph
+from tests.frontends.modeling import info, model, node
 from tests.fusion.programs import graph_of, layer_norm, matmul_bias_gelu, softmax
 from tests.fusion.test_constraints import best_by_force
 
@@ -87,6 +91,23 @@ def test_a_flip_is_where_the_decision_turns() -> None:
                 assert max(flip.at, flip.last) / min(flip.at, flip.last) < 1.011
                 assert name in str(flip)
     assert turned >= 3
+
+
+def test_a_batch_at_which_the_decision_turns(tmp_path: Path) -> None:
+    nodes = [node("Exp", ["x"], ["e"]), node("MatMul", ["e", "w"], ["y"])]
+    file = tmp_path / "prologue.onnx"
+    onnx.save(model(nodes, [info("x", ["batch", 256])], constants={"w": np.ones((256, 2048), np.float32)}), file)
+    quick = replace(H100, launch_overhead_s=1e-7)
+    plan = fs.search(fs.load(file, dims={"batch": 8}), quick)
+    found = pair(plan, "n_e", "n_y")
+    flip = found.flips["batch"]
+    assert flip is not None
+    assert found.fused
+    assert not flip.fused
+    assert flip.at == flip.last + 1 > 8
+    assert f"apart from batch {flip.at:.4g} (it is 8)" in str(found)
+    for batch, launches in ((flip.last, 1), (flip.at, 2)):
+        assert fs.search(fs.load(file, dims={"batch": int(batch)}), quick).launches == launches
 
 
 def test_explanations_of_a_plan_agree_with_cutting_each_edge() -> None:

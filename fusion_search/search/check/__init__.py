@@ -16,6 +16,7 @@ from fusion_search.ir.graph import Graph
 from fusion_search.search.plan import Plan, PlanGroup
 
 from .counts import Counts
+from .demands import broken
 from .digits import Digits
 from .facts import Facts, Step, Violation, shown
 from .legality import illegal, live_ins
@@ -29,7 +30,7 @@ def check(graph: Graph, plan: Plan) -> list[Violation]:
     """Check a plan against a graph, sharing no code with the search.
 
     Derives from the graph again that the groups cover it, can run in this order and are legal, that each outer loop is
-    one loop in all nodes that carry it, and what each group reads, writes and costs.
+    one loop in all nodes that carry it, what each group reads, writes and costs, and that the plan keeps to the demands it names.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ def check(graph: Graph, plan: Plan) -> list[Violation]:
     for k, group in enumerate(plan.groups):
         if group.nodes and len(set(group.nodes)) == len(group.nodes) and facts.steps.keys() >= set(group.nodes):
             found += _group(facts, plan, group, model, f"group {k} ({shown(group.nodes)})")
-    return [*found, *_certificate(plan)]
+    return [*found, *broken(facts, plan), *_certificate(plan)]
 
 
 def _cover(facts: Facts, plan: Plan) -> Iterator[Violation]:
