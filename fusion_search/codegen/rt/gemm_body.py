@@ -1,7 +1,7 @@
 """The blocked matrix product, written once for float32 and float64.
 
 Each element of C is the chain ``c = fma(a[i, k], b[k, j], c)`` over k in order,
-starting from zero or from the old c.  Blocking, packing, edge code and the
+starting from zero, from the old c, or from a number of its row.  Blocking, packing, edge code and the
 paths for vectors leave that chain alone, so the bits do not depend on how a
 caller cuts M and N.
 """
@@ -25,7 +25,8 @@ _TILE_BYTES = 4 * 64 * NV
 SCRATCH_BYTES = _PANEL_BYTES + _A_BYTES + _TILE_BYTES + 64
 
 #: M, N, K, A, row and column stride, B, row and column stride, C, row stride,
-#: beta (0 or 1), scratch.  Addresses in bytes, strides in elements.
+#: beta, scratch.  Addresses in bytes, strides in elements.  Beta is 0 or 1, or
+#: the address of a vector of M numbers, which each row of C starts from.
 GEMM_SIGNATURE = ints(13)
 
 
@@ -191,6 +192,7 @@ def make_gemm(kernels, pointer, fma, size):
                         right_row = panel * size
                     out = c + (i0 * c_row + j0) * size
                     for r in range(0, rows, MR):
+                        begin = going + (i0 + r) * size if going > 1 else going
                         product(
                             (
                                 min(MR, rows - r),
@@ -203,14 +205,24 @@ def make_gemm(kernels, pointer, fma, size):
                                 right_row,
                                 out + r * c_row * size,
                                 c_row * size,
-                                going,
+                                begin,
                             )
                         )
+
+    @njit(**JIT)
+    def fill(row, value, n):
+        for j in range(n):
+            row[j] = value
 
     @njit(**JIT)
     def gemm(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, beta, scratch):
         if m <= 0 or n <= 0:
             return
+        if beta > 1 and (k <= 0 or m == 1 or n <= 4):
+            # only the blocked form starts from a vector itself
+            for i in range(m):
+                fill(pointer(c, i * c_row), pointer(beta, i)[0], n)
+            beta = 1
         if k <= 0:
             if beta == 0:
                 for i in range(m):

@@ -128,16 +128,20 @@ class VectorCode:
             masks = [None] * (vectors - 1) + [mask]
             acc = [[cgutils.alloca_once(b, self.vec) for _ in range(vectors)] for _ in range(rows)]
             at = [b.add(c, b.mul(c_row, _i64(m))) for m in range(rows)]
-            with b.if_else(b.icmp_signed("!=", add, _i64(0))) as (then, otherwise):
+            with b.if_else(b.icmp_signed("==", add, _i64(1))) as (then, otherwise):
                 with then:
                     for m in range(rows):
                         for v in range(vectors):
                             addr = b.add(at[m], _i64(64 * v))
                             b.store(self.load(b, addr, masks[v]), acc[m][v])
                 with otherwise:
+                    # from zero, or from a number for each row; A is there to be read in any case
+                    given = b.icmp_signed("!=", add, _i64(0))
                     for m in range(rows):
+                        ptr = b.inttoptr(b.select(given, b.add(add, _i64(self.size * m)), a), self.elem.as_pointer())
+                        begin = b.select(given, self.splat(b, b.load(ptr, align=self.size)), self.const(0.0))
                         for v in range(vectors):
-                            b.store(self.const(0.0), acc[m][v])
+                            b.store(begin, acc[m][v])
             row = [b.add(a, b.mul(a_row, _i64(m))) for m in range(rows)]
             with cgutils.for_range(b, k) as loop:
                 b_at = b.add(bp, b.mul(loop.index, b_row))
@@ -270,7 +274,9 @@ def make_kernels(nb_type):
     product : intrinsic
         ``product(rows, cols, k, a, a_row, a_col, b, b_row, c, c_row, add)``:
         C (+)= A B for 1 <= rows <= MR and 1 <= cols <= NV vectors.  Each
-        element of C is the chain ``c = fma(a, b, c)`` over k in order.
+        element of C is the chain ``c = fma(a, b, c)`` over k in order, from
+        zero (`add` 0), from what C holds (1), or from its row's number in a
+        vector (`add` is its address).
     pack : intrinsic
         ``pack(dst, src, src_row, n, cols)``: copy `n` rows of `cols` elements
         into rows of NV vectors; the rest of the last vector is zero.
