@@ -54,7 +54,35 @@ def emit_product(e: Emitter, i: int) -> None:
         for (place, linear, key), (major, minor) in ((left, (rows, depth)), (right, (depth, columns))):
             call += [_at(e, place, linear, key, variables, size), _chain_step(e, key, linear, major), _chain_step(e, key, linear, minor)]
         call += [_at(e, *target, variables, size), _chain_step(e, target[2], target[1], rows), begin, f"S + {scratch}"]
+        if not outside:
+            _fetch_ahead(e, i, rows, columns, variables)
         w.put(f"call_address({function}, ({', '.join(call)}))")
+
+
+def _fetch_ahead(e: Emitter, i: int, rows: tuple[int, ...], columns: tuple[int, ...], variables: dict[int, str]) -> None:
+    """Fetch what the stages after a product read and write of tensors, while it computes: short rows far apart."""
+    if not rows or not columns or columns[-1] in e.whole:
+        return
+    seen = set()
+    for j, member in enumerate(e.group.members):
+        if j == i or j in e.skip or e.stage_of[j] < e.stage_of[i] or e.stages[e.stage_of[j]].kind != "loop":
+            continue
+        touched = [(e.places[j], Linear(dict(e.places[j].strides)), f"w{j}")]
+        for k, operand in enumerate(member.operands):
+            if not operand.parameter and e.source_of(j, k)[0] == "memory":
+                touched.append(e.memory_of(j, k))
+        for place, linear, key in touched:
+            strides = linear.strides
+            if place.kind != "tensor" or strides.get(columns[-1]) != 1 or not strides.get(rows[-1]) or place.key in seen:
+                continue
+            if any(a not in strides and a in variables for a in variables):
+                continue
+            seen.add(place.key)
+            size = e.group.members[j].itemsize
+            at = _at(e, place, linear, key, variables, size)
+            e.w.put(
+                f"prefetch_rows({at}, {_size(e, rows)}, {e.step(key, rows[-1], strides[rows[-1]])} * {size}, {_size(e, columns)} * {size})"
+            )
 
 
 def _row_bias(e: Emitter, i: int, rows: tuple[int, ...], columns: tuple[int, ...]) -> tuple[Place, Linear, str] | None:

@@ -283,6 +283,7 @@ def namespace(memory: Memory) -> dict[str, Any]:
     names |= {f"lanes_{code}": stack(code, 64, memory) for code in ("f4", "f8")}
     names |= {f"strip_{code}": stack(code, STRIP, memory) for code in ("f4", "f8")}
     names |= {"table": memory.table, "select": _select, "checked_index": checked_index, "lanes_fill": _lanes_fill}
+    names["prefetch_rows"] = lambda address, rows, row_bytes, n_bytes: None
     for bits in ("f32", "f64"):
         names |= {f"lanes_{word}_{bits}": _lanes(word) for word in _JOIN}
         names |= {f"fold_{'sum' if word == 'add' else word}_{bits}": _fold(word) for word in _JOIN}

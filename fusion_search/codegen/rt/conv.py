@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from fusion_search.codegen.rt.gemm import gemm_address
 from fusion_search.codegen.rt.gemm_body import SCRATCH_BYTES
 from fusion_search.codegen.rt.loader import load_own
-from fusion_search.codegen.rt.panels import MOST_PIECES, PANEL_ROW, PIECE
-from fusion_search.codegen.rt.windows import PANEL_DEPTH, STRIP_BYTES
+from fusion_search.codegen.rt.panels import MOST_PIECES, PANEL_DEPTH, PANEL_ROW, PIECE
 
 #: Kinds of pool.
 POOL_MAX, POOL_SUM = 0, 1
@@ -107,8 +106,7 @@ def conv_scratch_bytes(shape: WindowShape) -> int:
     taps = shape.kernel[0] * shape.kernel[1]
     halo = (shape.kernel[0] - 1) * shape.dilations[0] + 1
     channels = max(1, min(shape.in_channels // shape.groups, PANEL_DEPTH // taps))
-    pieces = 8 * PIECE * MOST_PIECES + 8 * shape.kernel[1] + 128
-    dense = pieces + channels * taps * PANEL_ROW + max(STRIP_BYTES, channels * halo * line)
+    dense = 8 * PIECE * MOST_PIECES + 128 + channels * taps * PANEL_ROW
     single = taps * 8 + max(65536, (halo + 3 * shape.strides[0]) * line)
     return max(SCRATCH_BYTES, dense, single, 4 * shape.in_width) + 256
 

@@ -12,13 +12,11 @@ from numpy import float32, inf
 
 from fusion_search.codegen.rt.intrinsics import JIT
 from fusion_search.codegen.rt.memory import p_f4, p_i8, table
-from fusion_search.codegen.rt.panels import MOST_PIECES, PANEL_ROW, PIECE, fill_panel, find_pieces
+from fusion_search.codegen.rt.panels import MOST_PIECES, PANEL_DEPTH, PANEL_PIXELS, PANEL_ROW, PIECE, fill_panel, find_pieces
 from fusion_search.codegen.rt.planes import make_planes
 from fusion_search.codegen.rt.symbols import external, ints, named_kernels
 from fusion_search.codegen.rt.ukernels import MR
 from fusion_search.codegen.rt.windows import (
-    PANEL_DEPTH,
-    STRIP_BYTES,
     fill_offsets,
     fill_strip,
     make_window,
@@ -26,7 +24,7 @@ from fusion_search.codegen.rt.windows import (
     strip_width,
 )
 
-_product = named_kernels("f32")[0]
+_product, _, _, _, _, _column = named_kernels("f32")
 _gemm = external("fs_rt_gemm_f32", 13)
 _conv9 = make_window("conv", 9)
 _conv_any = make_window("conv")
@@ -51,76 +49,46 @@ POOL_SIGNATURE = ints(12)
 @njit(**JIT)
 def _dense(desc, x, w, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch):
     # x: the group's first channel; w, bias: those of the block's first filter.
-    n_ic, h, width_in, out_w = desc[0], desc[1], desc[2], desc[5]
-    kh, kw, sh, sw, dh, dw = desc[6], desc[7], desc[8], desc[9], desc[10], desc[11]
-    phases = strip_phases(kw, sw, dw)
-    width = strip_width(out_w, kw, sw, dw)
-    line = phases * width * 4
-    taps = kh * kw
+    n_ic, out_w, taps = desc[0], desc[5], desc[6] * desc[7]
     depth = n_ic * taps
     passes = (depth + PANEL_DEPTH - 1) // PANEL_DEPTH
     step = max(1, (n_ic + passes - 1) // passes)
     if step * taps > PANEL_DEPTH:
         step = max(1, PANEL_DEPTH // taps)
-    halo = (kh - 1) * dh + 1
-    # Windows of one row skip the rows between: the strip keeps only theirs.
-    gap = 1
-    if kh == 1:
-        gap, sh = sh, 1
-    fit = STRIP_BYTES // (step * line)
-    most = max(1, (fit - halo) // sh + 1)
     pieces = p_i8(scratch, 0)
-    columns_at = scratch + 8 * PIECE * MOST_PIECES
-    columns = p_i8(columns_at, 0)
-    for kx in range(kw):
-        columns[kx] = ((kx * dw % sw) * width + kx * dw // sw) * 4
-    panel = (columns_at + 8 * kw + 63) & ~63
-    strip = panel + (step * taps) * PANEL_ROW + 64
-    for y0 in range(h0, h1, most):
-        rows = min(most, h1 - y0)
-        in_rows = (rows - 1) * sh + halo
-        channel_bytes = in_rows * line
-        for c0 in range(0, n_ic, step):
-            now = min(step, n_ic - c0)
-            for c in range(now):
-                fill_strip(
-                    strip + c * channel_bytes,
-                    x + (c0 + c) * desc[16] * 4,
-                    desc[17],
-                    h,
-                    width_in,
-                    y0 * sh * gap - desc[12],
-                    in_rows,
-                    gap,
-                    desc[13],
-                    sw,
-                    phases,
-                    width,
-                    float32(0),
-                )
+    spare = (scratch + 8 * PIECE * MOST_PIECES + 63) & ~63
+    panel = spare + 64
+    for c0 in range(0, n_ic, step):
+        now = min(step, n_ic - c0)
+        row, col = h0, 0
+        while row < h1:
+            out = dst + ((row - h0) * dst_row + col) * 4
             # Panels cross output rows only where those are contiguous.
-            row, col = 0, 0
-            while row < rows:
-                out = dst + ((y0 - h0 + row) * dst_row + col) * 4
-                count, pixels, row, col = find_pieces(pieces, row, col, rows, out_w, sh * line, dst_row == out_w)
-                fill_panel(panel, strip, pieces, count, now, channel_bytes, kh, dh * line, kw, columns_at)
-                for o in range(0, channels, MR):
-                    begin = bias + o * 4 if bias != 0 else 0
-                    _product(
-                        (
-                            min(MR, channels - o),
-                            pixels,
-                            now * taps,
-                            w + (o * depth + c0 * taps) * 4,
-                            depth * 4,
-                            4,
-                            panel,
-                            PANEL_ROW,
-                            out + o * dst_ch * 4,
-                            dst_ch * 4,
-                            1 if c0 > 0 else begin,
-                        )
+            count, pixels, row, col = find_pieces(pieces, desc, row, col, h1, dst_row == out_w)
+            fill_panel(panel, x + c0 * desc[16] * 4, pieces, count, now, desc)
+            filters = w + c0 * taps * 4
+            if pixels % 16 == 1 and pixels > 16 and channels >= 16:
+                # a vector for one pixel would cost as much as for sixteen
+                pixels -= 1
+                start = 1 if c0 > 0 else bias
+                _column((channels, now * taps, filters, depth, panel + pixels * 4, PANEL_PIXELS, out + pixels * 4, dst_ch, start, spare))
+            for o in range(0, channels, MR):
+                begin = bias + o * 4 if bias != 0 else 0
+                _product(
+                    (
+                        min(MR, channels - o),
+                        pixels,
+                        now * taps,
+                        filters + o * depth * 4,
+                        depth * 4,
+                        4,
+                        panel,
+                        PANEL_ROW,
+                        out + o * dst_ch * 4,
+                        dst_ch * 4,
+                        1 if c0 > 0 else begin,
                     )
+                )
 
 
 @njit(**JIT)

@@ -11,7 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from fusion_search.codegen.rt.intrinsics import F32, I32, I64
+from fusion_search.codegen.rt.intrinsics import F32, I64
 from fusion_search.codegen.rt.ukernels import VectorCode
 
 #: Output rows of a block; most planes have a multiple of seven.
@@ -21,11 +21,6 @@ _ARGUMENTS = 18
 
 def _i64(value):
     return ir.Constant(I64, value)
-
-
-def _lanes_between(code, b, low, high):
-    """Mask of the lanes i with low <= i < high (int64 of any sign)."""
-    return b.and_(code.first_lanes(b, high), b.not_(code.first_lanes(b, low)))
 
 
 def make_planes(kind, kernel, stride):
@@ -65,19 +60,6 @@ def make_planes(kind, kernel, stride):
         keep = b.select(b.fcmp_unordered("uno", acc, acc), acc, code.const(-0.0))
         return b.fadd(best, keep)
 
-    def halved(b, loaded):
-        """Every other column from each tap's first one on, of three vectors."""
-
-        def pick(first, second, lanes):
-            return b.shuffle_vector(first, second, ir.Constant(ir.VectorType(I32, 16), lanes))
-
-        values = [pick(loaded[0], loaded[1], [2 * i + kx for i in range(16)]) for kx in range(min(kw, 2))]
-        for kx in range(2, kw):
-            shift = kx // 2
-            lanes = [i + shift if i + shift < 16 else 16 + 2 * (i + shift - 16) + kx % 2 for i in range(16)]
-            values.append(pick(values[kx % 2], loaded[2], lanes))
-        return values
-
     def body(b, count, x, x_next, w, w_next, bias, dst, dst_next, h, w_in, x_row, y0, rows, cols, top, left, dst_row, pad):
         def scalar(at):
             return code.splat(b, b.load(b.inttoptr(at, F32.as_pointer()), align=4))
@@ -92,7 +74,7 @@ def make_planes(kind, kernel, stride):
             high = b.sub(w_in, origin)
             # with a step of 2, three vectors hold the columns of all taps
             starts = range(kw) if stride == 1 else (0, 16, 32)
-            masks = [_lanes_between(code, b, b.sub(low, _i64(s)), b.sub(high, _i64(s))) for s in starts]
+            masks = [code.lanes_between(b, b.sub(low, _i64(s)), b.sub(high, _i64(s))) for s in starts]
             offset = b.mul(origin, _i64(4))
             with cgutils.for_range(b, count) as plane:
                 of = b.add(b.add(x, b.mul(plane.index, x_next)), offset)
@@ -119,7 +101,7 @@ def make_planes(kind, kernel, stride):
                             known = b.icmp_unsigned("<", at, h)
                             line = b.select(known, b.add(of, b.mul(at, x_row)), blank)
                             loaded = [code.load(b, b.add(line, _i64(4 * s)), m, fill) for s, m in zip(starts, masks, strict=True)]
-                            for kx, value in enumerate(loaded if stride == 1 else halved(b, loaded)):
+                            for kx, value in enumerate(loaded if stride == 1 else code.every_other(b, loaded, kw)):
                                 for r in range(height):
                                     ky = i - r * stride
                                     if 0 <= ky < kh:

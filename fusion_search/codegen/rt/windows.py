@@ -18,11 +18,6 @@ from fusion_search.codegen.rt.ukernels import VectorCode
 
 #: Elements a vector load may read past the last column of a strip row.
 STRIP_MARGIN = 16
-#: Depth of an im2col panel, when one channel's window is not deeper.
-PANEL_DEPTH = 384
-#: Bytes of the padded strip that the rows of one pass may take, when one row
-#: does not take more.
-STRIP_BYTES = 262144
 
 
 def _i64(value):
