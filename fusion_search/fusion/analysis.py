@@ -2,8 +2,8 @@
 
 Reductions are not split over blocks.
 
-* Outer loops L: every atom that each live-out member carries, that no member reduces, along which no computed value
-  is read elsewhere than at the reader's own index, and that is no conflict. Any smaller L is L with some tiles as
+* Outer loops L: every atom that each live-out member carries, that no member reduces or scatters along, along which no
+  computed value is read elsewhere than at the reader's own index, and that is no conflict. Any smaller L is L with some tiles as
   long as the loop, so pricing the largest L over all tiles prices every legal L.
 * Stages: members that can share one inner loop nest; a reader of a reduction, of a contraction, or of a value with
   another nest comes in a later stage, and what crosses stages is a scratch buffer.
@@ -146,6 +146,8 @@ def _outer(
         refused |= atoms
     for read in loops.reads:
         refused |= read.barred
+    for i, member in enumerate(members):
+        refused.update(atom for loop in member.domain.scattered for atom in loops.loops[i][loop])
     allowed = set(range(len(loops.extents))) - refused
     for i in leaving:
         allowed &= parallel[i]

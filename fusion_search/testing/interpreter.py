@@ -94,7 +94,7 @@ class Interpreter:
         KernelError
             When a kernel's access is not allowed.
         FeedError
-            When an index is outside the tensor that it gathers from.
+            When an index is outside its tensor.
         """
         run = _Run(self.graph, feeds, np.random.default_rng([seed, 5]))
         with np.errstate(all="ignore"):
@@ -178,7 +178,7 @@ class _Run:
                 raise KernelError(f"{type(error).__name__}: {error}", kernel, _line(error)) from error
             memory.now += 1
         if self.flag[0]:
-            raise FeedError("an index is outside the tensor that it gathers from", hint="check the fed indices")
+            raise FeedError("an index is outside its tensor", hint="check the fed indices")
 
     def _complete(self, names: dict[str, Any], code: CodeType) -> None:
         """Let the run-time library itself, compiled, stand in for what has no stand-in."""

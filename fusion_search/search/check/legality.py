@@ -31,6 +31,9 @@ def illegal(facts: Facts, steps: Sequence[Step], tiles: Sequence[Tile], profile:
     alone = [step.name for step in steps if step.spec.kind == "opaque"]
     if alone:
         yield Violation("opaque", where, f"{shown(alone)} cannot share a kernel")
+    writers = [step.name for step in steps if step.spec.kind == "scatter"]
+    if writers:
+        yield Violation("scatter", where, f"{shown(writers)} cannot share a kernel: data says where they write")
     heavy = [step.name for step in steps if step.spec.kind in ("contract", "window")]
     if len(heavy) > MAX_CONTRACTIONS:
         yield Violation("contractions", where, f"{len(heavy)} contractions and windows, at most {MAX_CONTRACTIONS} are allowed")
