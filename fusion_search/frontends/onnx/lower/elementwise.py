@@ -39,7 +39,9 @@ def dropout(ctx: Lowering, call: Call) -> list[Item]:
     """Inference: the operand itself, and a mask that keeps everything."""
     x = call.tensor(0)
     if call.opset >= 12 and call.tensor(2) and bool(ctx.known(call.tensor(2)).reshape(-1)[0]):
-        raise NotLowered
+        ratio = ctx.known(call.tensor(1)) if call.tensor(1) else np.asarray(0.5)
+        if float(ratio.reshape(-1)[0]) != 0.0:  # every run draws again
+            raise NotLowered
     mask = ""
     if call.wants(1):
         dtype = np.dtype(bool) if call.opset >= 10 else ctx.dtype(x)
