@@ -19,6 +19,11 @@ Shape = tuple[int, ...]
 Attrs = tuple[tuple[str, Any], ...]
 
 
+def stored_dtype(dtype: np.dtype[Any]) -> str:
+    """Name of the dtype that kernels read and write: numbers of less than 8 bits and floats of 8 bits are bytes to them."""
+    return "uint8" if dtype.itemsize == 1 and dtype.name not in ("int8", "uint8", "bool") else dtype.name
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """One tensor of the program.

@@ -134,7 +134,7 @@ class _Run:
         flat = array.reshape(-1)
         if flat.dtype == object:
             return
-        if flat.dtype.kind not in "iuf" or flat.dtype.name in ("float16", "bfloat16"):  # bools and 16-bit floats are bits
+        if flat.dtype.kind not in "iuf" or (flat.dtype.kind == "f" and flat.dtype.itemsize < 4):  # bools and short floats are bits
             flat = flat.view(f"u{flat.dtype.itemsize}")
         self.addresses[name] = self.memory.add(Buffer(name, array.nbytes, flat, given=given))
 

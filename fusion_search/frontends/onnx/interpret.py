@@ -15,6 +15,7 @@ from fusion_search.frontends.onnx.lower import RULES
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, axis_of
 from fusion_search.frontends.onnx.lower.layout import cut
 from fusion_search.frontends.onnx.lower.legacy import modern
+from fusion_search.frontends.onnx.lower.narrow import NARROW
 from fusion_search.frontends.onnx.opaque import REFUSALS, ReferenceCall, canonical, infer_types, sequence_call
 from fusion_search.frontends.onnx.reader import OnnxModel, captures, label, subgraphs
 from fusion_search.frontends.onnx.tensors import CORE_DTYPES, dtype_of, tensor_array
@@ -29,6 +30,8 @@ Env = MutableMapping[str, Item]
 _HAND_ON = frozenset(
     {"Identity", "SequenceConstruct", "SequenceAt", "SequenceInsert", "SequenceErase", "SequenceLength", "Constant", "SplitToSequence"}
 )
+#: Operators whose rules convert numbers of less than 16 bits, which no other rule sees.
+_CONVERT = frozenset({"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"})
 #: Never folded and never replaced by their definitions: every run draws again.
 _RANDOM = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"})
 _FOLDED_BYTES = 64 << 20
@@ -163,7 +166,7 @@ class Interpreter:
         start = len(self.builder.nodes)
         rule = RULES.get(f"{domain}.{node.op_type}" if domain else node.op_type)
         plain = all(self._plain(item) for item in inputs)
-        if rule is not None and (plain or node.op_type in _HAND_ON):
+        if rule is not None and (plain or node.op_type in _HAND_ON or (node.op_type in _CONVERT and all(map(self._numbers, inputs)))):
             try:
                 results = list(rule(self.ctx, modern(self.ctx, call)))
                 if all(k < len(results) and results[k] != "" for k, wanted in enumerate(call.wanted) if wanted):
@@ -197,6 +200,10 @@ class Interpreter:
         """Whether core operators may read an item."""
         names = (item,) if isinstance(item, str) else item
         return all(not name or self.builder.values[name].dtype in CORE_DTYPES for name in names)
+
+    def _numbers(self, item: Item) -> bool:
+        """Whether an item is a tensor of numbers, however few bits they have."""
+        return isinstance(item, str) and (not item or self.builder.values[item].dtype in CORE_DTYPES | NARROW)
 
     def _truth(self, item: Item) -> bool:
         return isinstance(item, str) and bool(self.builder.constants[item].reshape(-1)[0])

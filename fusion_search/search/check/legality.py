@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import networkx as nx
 
+from fusion_search.ir.graph import stored_dtype
 from fusion_search.search.plan import Tile
 from hardware_profiles import Profile
 
@@ -65,7 +66,7 @@ def illegal(facts: Facts, steps: Sequence[Step], tiles: Sequence[Tile], profile:
         touched = f"{len(outside)} tensors read and {len(leaving)} written"
         yield Violation("operands", where, f"{touched}, {profile.name} allows {profile.operand_limit}")
     for value in sorted({*outside, *made}):
-        dtype = facts.graph.values[value].dtype.name
+        dtype = stored_dtype(facts.graph.values[value].dtype)
         if dtype not in profile.dtypes:
             yield Violation("dtype", where, f"{value} is {dtype}, which {profile.name} does not support")
     present = {step.node.op for step in steps} | {step.node.origin_op for step in steps}

@@ -8,6 +8,7 @@ import numpy as np
 from onnx import helper
 
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule
+from fusion_search.frontends.onnx.lower.narrow import NARROW, convert
 from fusion_search.frontends.onnx.tensors import CORE_DTYPES
 
 
@@ -50,12 +51,15 @@ def dropout(ctx: Lowering, call: Call) -> list[Item]:
 
 
 def cast(ctx: Lowering, call: Call) -> list[Item]:
-    """Conversion between the dtypes that core operators compute with."""
+    """Conversion between dtypes."""
     x = call.tensor(0)
     if call.op == "CastLike":
         to = ctx.dtype(call.tensor(1))
     else:
         to = np.dtype(helper.tensor_dtype_to_np_dtype(call.attrs["to"]))
+    if to in NARROW or ctx.dtype(x) in NARROW:
+        how = {"saturate": bool(call.attrs.get("saturate", 1)), "round_mode": call.attrs.get("round_mode", "up")}
+        return [x if ctx.dtype(x) == to else convert(ctx, x, to, **how)]
     if to not in CORE_DTYPES:
         raise NotLowered
     return [x if ctx.dtype(x) == to else ctx.op("Cast", x, to=to.name)]
