@@ -50,10 +50,12 @@ class Interpreter:
         Every symbolic dimension, bound.
     overrides : mapping of str to numpy.ndarray
         Initialisers that are replaced.
+    values : mapping of str to numpy.ndarray
+        Inputs whose elements are known; they stay inputs, which nothing reads.
     """
 
-    def __init__(self, model: OnnxModel, dims: Mapping[str, int], overrides: Mapping[str, Array]) -> None:
-        self.model, self.dims = model, dims
+    def __init__(self, model: OnnxModel, dims: Mapping[str, int], overrides: Mapping[str, Array], values: Mapping[str, Array]) -> None:
+        self.model, self.dims, self.values = model, dims, values
         self.constants: dict[str, Array] = {**model.constants, **overrides}
         self.builder = GraphBuilder(model.name)
         self.ctx = Lowering(self.builder)
@@ -75,6 +77,8 @@ class Interpreter:
                 tensor = value.type.HasField("tensor_type")
                 dtype = dtype_of(value.type.tensor_type.elem_type, f"input {value.name!r}") if tensor else RUNTIME
                 env[value.name] = builder.input(value.name, dtype, bound_shape(shapes[value.name], self.dims))
+                if value.name in self.values:
+                    env[value.name] = builder.constant(self.values[value.name], f"{value.name}.bound")
         for index, node in enumerate(graph.node):
             name = stem = label(node, index)
             k = 1

@@ -27,6 +27,9 @@ def _dtypes(names: tuple[str, ...]) -> frozenset[np.dtype[Any]]:
 
 FLOATS, INTEGERS = _dtypes(_FLOATS), _dtypes(_INTEGERS)
 NARROW = FLOATS | INTEGERS
+#: The package's functions have no types.
+finfo: Any = ml_dtypes.finfo
+iinfo: Any = ml_dtypes.iinfo
 _EXPONENT_ONLY = np.dtype(ml_dtypes.float8_e8m0fnu)
 _BYTE, _INT32 = np.dtype(np.uint8), np.dtype(np.int32)
 #: Fields of float32.
@@ -40,8 +43,8 @@ def decode(ctx: Lowering, x: str) -> str:
     if dtype in FLOATS:
         table = np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
         return ctx.op("Gather", ctx.constant(table), byte.cast(_INT32).name, part="decode", axis=0)
-    bits = ml_dtypes.iinfo(dtype).bits
-    if ml_dtypes.iinfo(dtype).min == 0:
+    bits = iinfo(dtype).bits
+    if iinfo(dtype).min == 0:
         return byte.of("BitwiseAnd", (1 << bits) - 1).name
     return byte.cast(np.int8).of("ShiftLeft", 8 - bits).of("ShiftRight", 8 - bits).name
 
@@ -58,7 +61,7 @@ def encode(ctx: Lowering, x: str, dtype: np.dtype[Any], *, saturate: bool = True
     """
     if dtype in INTEGERS:
         whole = Term(ctx, ctx.cast(x, _INT32, part="whole"))
-        code = whole.of("BitwiseAnd", (1 << ml_dtypes.iinfo(dtype).bits) - 1)
+        code = whole.of("BitwiseAnd", (1 << iinfo(dtype).bits) - 1)
     else:
         wide = Term(ctx, ctx.cast(x, np.dtype(np.float32), part="widen"))
         code = _exponent(wide, saturate, round_mode) if dtype == _EXPONENT_ONLY else _float_code(wide, dtype, saturate)
@@ -81,7 +84,7 @@ def _float_code(x: Term, dtype: np.dtype[Any], saturate: bool) -> Term:
     A mantissa that rounds up to the next power of two so becomes the next exponent, and numbers below the smallest exponent
     are multiples of its step.
     """
-    info, bits = ml_dtypes.finfo(dtype), ml_dtypes.finfo(dtype).bits
+    info, bits = finfo(dtype), int(finfo(dtype).bits)
     sign, mantissa, least = 1 << (bits - 1), int(info.nmant), int(info.minexp) + _BIAS
     with np.errstate(all="ignore"):
         probes = np.array([float(info.max), np.inf, np.nan, -np.nan, -0.0], np.float32).astype(dtype)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from onnx import helper
 
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule, axis_of
 from fusion_search.frontends.onnx.lower.contraction import auto_pads, convolve, window_attrs
-from fusion_search.frontends.onnx.lower.narrow import FLOATS, NARROW, decode, encode
+from fusion_search.frontends.onnx.lower.narrow import FLOATS, NARROW, decode, encode, iinfo
 from fusion_search.frontends.onnx.tensors import CORE_DTYPES
 
 _F32, _I32 = np.dtype(np.float32), np.dtype(np.int32)
@@ -50,7 +49,7 @@ class _Blocks:
 
 def limits(dtype: np.dtype[Any]) -> tuple[int, int]:
     """Smallest and largest number of an integer type."""
-    info = ml_dtypes.iinfo(dtype)
+    info = iinfo(dtype)
     return int(info.min), int(info.max)
 
 

@@ -134,7 +134,9 @@ def grid_sample(ctx: Lowering, call: Call) -> list[Item]:
     grid, at = grid.widen(), []
     for axis, extent in enumerate(shape[2:]):
         sizes = (*points[:-1], 1)
-        part = ctx.op("Slice", grid.name, part=f"axis{axis}", starts=(*(0,) * (rank + 1), rank - 1 - axis), steps=(1,) * len(sizes), sizes=sizes)
+        part = ctx.op(
+            "Slice", grid.name, part=f"axis{axis}", starts=(*(0,) * (rank + 1), rank - 1 - axis), steps=(1,) * len(sizes), sizes=sizes
+        )
         n = Term(ctx, part).view(shape[0], 1, count)
         place = (n + 1) / 2 * (extent - 1) if aligned else ((n + 1) * extent - 1) / 2
         if mode == "nearest":
@@ -196,7 +198,7 @@ def roi_align(ctx: Lowering, call: Call) -> list[Item]:
         place = first + step.array(np.arange(samples) + 0.5) * step / samples
         missed = (place < -1) | (place > extent)
         place = place.of("Max", 0).of("Min", extent - 1)  # at the last element, the weights of the next one are 0
-        # [region, channel, bin, bin, sample, sample]
+        # dimensions: region, channel, then the bins and then the samples of both axes
         full = [count, 1, *(bins if k == axis else 1 for k in range(2)), *(samples if k == axis else 1 for k in range(2))]
         at.append(place.view(*full))
         weights_at.append(missed.view(*full, 1, 1))
@@ -223,9 +225,7 @@ def deform_conv(ctx: Lowering, call: Call) -> list[Item]:
         raise NotLowered
     groups, parts = call.attrs.get("group", 1), call.attrs.get("offset_group", 1)
     strides, dilations, before, after = window_attrs(call, 2, kernel)
-    sizes = [
-        window_extent(n, k, s, d, b, a) for n, k, s, d, b, a in zip(shape[2:], kernel, strides, dilations, before, after, strict=True)
-    ]
+    sizes = [window_extent(n, k, s, d, b, a) for n, k, s, d, b, a in zip(shape[2:], kernel, strides, dilations, before, after, strict=True)]
     taps, count = math.prod(kernel), math.prod(sizes)
     fits = shape[1] == w.shape[1] * groups and w.shape[0] % groups == 0 and shape[1] % parts == 0
     if not fits or offset.shape != (shape[0], parts * taps * 2, *sizes):
@@ -233,7 +233,9 @@ def deform_conv(ctx: Lowering, call: Call) -> list[Item]:
     moved = offset.widen().view(shape[0], parts, taps, 2, count)
     at = []
     for axis in range(2):
-        part = ctx.op("Slice", moved.name, part=f"axis{axis}", starts=(0, 0, 0, axis, 0), steps=(1,) * 5, sizes=(*moved.shape[:3], 1, count))
+        part = ctx.op(
+            "Slice", moved.name, part=f"axis{axis}", starts=(0, 0, 0, axis, 0), steps=(1,) * 5, sizes=(*moved.shape[:3], 1, count)
+        )
         tap = np.arange(kernel[axis]).reshape([-1 if k == axis else 1 for k in range(2)]) * dilations[axis]
         place = np.arange(sizes[axis]).reshape([-1 if k == axis else 1 for k in range(2)]) * strides[axis] - before[axis]
         still = np.broadcast_to(tap, kernel).reshape(taps, 1) + np.broadcast_to(place, sizes).reshape(1, count)

@@ -82,8 +82,8 @@ def scatter_nd(ctx: Lowering, call: Call) -> list[Item]:
     elif depth > 1:
         columns = []
         for d in range(depth):
-            column = ctx.op("Slice", place.name, part=f"axis{d}", starts=(0, d), steps=(1, 1), sizes=(rows, 1))
-            columns.append(_inside(Term(ctx, column), shape[d], size))
+            cut = ctx.op("Slice", place.name, part=f"axis{d}", starts=(0, d), steps=(1, 1), sizes=(rows, 1))
+            columns.append(_inside(Term(ctx, cut), shape[d], size))
         place = columns[0]
         for d, column in enumerate(columns[1:], 1):
             place = place * shape[d] + column
@@ -151,8 +151,7 @@ def col2im(ctx: Lowering, call: Call) -> list[Item]:
     if not fits or min((*image, *block, *strides, *dilations)) < 1 or shape[1] % math.prod(block):
         raise ValueError(f"blocks of {list(block)} of an image {list(image)} do not fit columns {list(shape)}")
     counts = [
-        window_extent(n, k, s, d, b, a)
-        for n, k, s, d, b, a in zip(image, block, strides, dilations, pads[:rank], pads[rank:], strict=True)
+        window_extent(n, k, s, d, b, a) for n, k, s, d, b, a in zip(image, block, strides, dilations, pads[:rank], pads[rank:], strict=True)
     ]
     if min(counts) < 1 or math.prod(counts) != shape[2]:
         raise ValueError(f"an image {list(image)} has {counts} blocks of {list(block)}, there are {shape[2]} columns")
