@@ -366,11 +366,14 @@ class _Counter:
 
 
 @lru_cache(maxsize=65536)
-def _box(access: Access, extents: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """First and past-the-last index of each dimension that a read touches, clipped to the operand."""
-    if 0 in extents:
-        return tuple((0, 0) for _ in shape)
+def _box(access: Access, extents: tuple[int, ...], rank: int, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """First and past-the-last index of each dimension that a read touches, clipped to the operand.
+
+    Nothing is read where the result has no elements, or along loops without steps; what no such loop walks is read all the same.
+    """
     named = {loop for dim in access.dims for loop, _ in dim.terms}
+    if 0 in extents[:rank] or any(extents[loop] == 0 for loop in named):
+        return tuple((0, 0) for _ in shape)
     unnamed = prod(n for loop, n in enumerate(extents) if loop not in named)
     box = []
     for dim, n in zip(access.dims, shape, strict=True):
@@ -389,7 +392,7 @@ def region(operand: Operand, access: Access, member: Member, line: int) -> tuple
     if member.spec.kind == "opaque":
         box = tuple((0, n) for n in operand.shape)
     else:
-        box = _box(access, member.domain.extents, operand.shape)
+        box = _box(access, member.domain.extents, member.domain.rank, operand.shape)
     spans = [stop - start for start, stop in box]
     run, d = operand.itemsize, len(spans) - 1
     while d >= 0 and spans[d] == operand.shape[d]:

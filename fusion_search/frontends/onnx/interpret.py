@@ -89,7 +89,9 @@ class Interpreter:
             with builder.origin(name, node.op_type):
                 self._node(node, env, name, self.model.imports, top=True)
         for value in graph.output:
-            builder.output(value.name, self._tensor(self._resolve(value.name, env)))
+            with builder.origin("", "SequenceConstruct"):  # what a known sequence takes to be returned
+                item = self._tensor(self._resolve(value.name, env))
+            builder.output(value.name, item)
         return builder.build(source=source, overridable=frozenset(self.overridable))
 
     # ------------------------------------------------------------------ values

@@ -172,6 +172,8 @@ def touched(step: Step, operand: Operand) -> tuple[tuple[int, int], ...]:
     """Return the first and last index of each dimension that a read touches, as a box within the operand."""
     if step.spec.kind == "opaque":
         return tuple((0, n - 1) for n in operand.shape)
+    if 0 in step.extents[: step.domain.rank]:  # no result, no reads
+        return tuple((0, -1) for _ in operand.shape)
     used = {loop for dim in operand.access.dims for loop, _ in dim.terms}
     lookups = prod(n for loop, n in enumerate(step.extents) if loop not in used)
     box = []

@@ -270,6 +270,13 @@ def gelu(ctx: Lowering, call: Call) -> list[Item]:
     return [ctx.op("Mul", half, ctx.op("Add", curve, _num(ctx, x, 1), part="plus1"), part="mul")]
 
 
+def binarizer(ctx: Lowering, call: Call) -> list[Item]:
+    """1 above a threshold, 0 elsewhere."""
+    x = call.tensor(0)
+    above = ctx.op("Greater", x, _num(ctx, x, call.attrs.get("threshold", 0.0)), part="greater")
+    return [ctx.cast(above, ctx.dtype(x), part="cast")]
+
+
 RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("Abs", "Neg", "Sign", "Relu", "Add", "Sub", "Mul", "Div", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"), same
@@ -323,4 +330,5 @@ RULES: dict[str, Rule] = {
     "Softsign": softsign,
     "Swish": swish,
     "Gelu": gelu,
+    "ai.onnx.ml.Binarizer": binarizer,
 }

@@ -165,6 +165,17 @@ def compress(ctx: Lowering, call: Call) -> list[Item]:
     return [ctx.op("Gather", x, ctx.constant(places.astype(np.int64)), axis=axis)]
 
 
+def array_feature_extractor(ctx: Lowering, call: Call) -> list[Item]:
+    """Chosen columns; a vector becomes one row."""
+    x, index = call.tensor(0), call.tensor(1)
+    extents = ctx.shape(x)
+    if not extents:
+        raise ValueError("the operand must have at least one dimension")
+    x = x if len(extents) > 1 else ctx.view(x, (1, *extents))
+    count = math.prod(ctx.shape(index))
+    return [ctx.op("Gather", x, ctx.view(index, (count,)), axis=len(ctx.shape(x)) - 1)]
+
+
 def trilu(ctx: Lowering, call: Call) -> list[Item]:
     """Zero above or below a diagonal: a choice by a known mask."""
     x = call.tensor(0)
@@ -208,6 +219,7 @@ RULES: dict[str, Rule] = {
     "GatherND": gather_nd,
     "ReverseSequence": reverse_sequence,
     "Compress": compress,
+    "ai.onnx.ml.ArrayFeatureExtractor": array_feature_extractor,
     "Trilu": trilu,
     "OneHot": one_hot,
 }
