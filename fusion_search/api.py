@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
+import numpy.typing as npt
 
 import costmodels
 import hardware_profiles
@@ -44,7 +45,9 @@ from fusion_search.search.sensitivity import margins as _margins
 from hardware_profiles import Profile
 
 
-def load(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None) -> Graph:
+def load(
+    path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None, values: Mapping[str, npt.ArrayLike] | None = None
+) -> Graph:
     """Read an ONNX model and simplify it.
 
     Parameters
@@ -53,6 +56,9 @@ def load(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None)
         The model file; external weights are read from its own folder only.
     dims : mapping of str to int, optional
         An extent for every symbolic dimension of the inputs.
+    values : mapping of str to array_like, optional
+        Elements of inputs that decide shapes or places (axes, shapes, repeats): without them the operators that read such an input
+        are carried whole, and so is what follows where a shape is not known. `graph.source.asked` names them.
 
     Returns
     -------
@@ -64,9 +70,9 @@ def load(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None)
     ModelError
         When the file is missing, damaged, or no valid model.
     UsageError
-        When a dimension is unbound or unknown.
+        When a dimension is unbound or unknown, or `values` are of no input.
     """
-    return run_passes(load_onnx(path, dims))
+    return run_passes(load_onnx(path, dims, values=values))
 
 
 def load_profile(name_or_path: str | os.PathLike[str]) -> Profile:

@@ -38,8 +38,7 @@ def plain(operand: Operand) -> bool:
 
 def _member(program: Program, analysis: Analysis, i: int, member: Member) -> str:
     values = program.graph.values
-    dtypes = {values[name].dtype.name for name in (*member.node.inputs, *member.node.outputs) if name}
-    strange = sorted(dtypes.difference(STORAGE))
+    strange = sorted(set(member.dtypes).difference(STORAGE))
     if strange:
         return f"no kernels for {strange[0]}"
     loops = analysis.loops.loops[i]

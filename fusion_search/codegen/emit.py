@@ -107,7 +107,7 @@ class Emitter:
                     name = self.w.name("c")
                     self.w.put(f"{name} = {load(code, f'p_{code}({self.w.address(tensor)}, 0)[0]')}")
                     self.parameters[operand.base] = name
-        if any(m.spec.kind == "gather" for m in self.group.members):
+        if any(m.spec.kind in ("gather", "scatter") for m in self.group.members):
             self.flag = self.w.name("e")
             self.w.put(f"{self.flag} = table({self.w.address('')})")
 

@@ -36,7 +36,7 @@ class Stage:
     Attributes
     ----------
     kind : str
-        ``loop``, ``parts`` (concat, pad) or ``heavy`` (contraction, window).
+        ``loop``, ``parts`` (concat, pad), ``heavy`` (contraction, window) or ``scatter``.
     members : list of int
         In canonical order.
     space : frozenset of int
@@ -176,6 +176,8 @@ def _member_tiles(group: GroupAccess, live_out: set[int], panels: Panels) -> dic
         parallel = group.loops[i].parallel
         if is_reduce(member) and not by_lanes(member) and parallel and parallel[-1] in group.outer:
             tiles[parallel[-1]] = min(group.extents[parallel[-1]], 512)
+        elif member.spec.kind == "scatter":  # whole rows of what lies behind the scattered dimension
+            tiles |= {a: min(group.extents[a], 512) for a in group.original[i][2][-1:] if a in group.outer}
     return tiles
 
 
@@ -400,6 +402,8 @@ def place(group: GroupAccess, tiled: set[int], skip: set[int]) -> list[Stage]:
 def _kind(member: Member) -> str:
     if member.spec.kind in ("contract", "window"):
         return "heavy"
+    if member.spec.kind == "scatter":
+        return "scatter"
     return "parts" if member.spec.kind == "layout" and member.spec.body is None else "loop"
 
 

@@ -2,8 +2,8 @@
 
 Reductions are not split over blocks.
 
-* Outer loops L: every atom that each live-out member carries, that no member reduces, along which no computed value
-  is read elsewhere than at the reader's own index, and that is no conflict. Any smaller L is L with some tiles as
+* Outer loops L: every atom that each live-out member carries, that no member reduces or scatters along, along which no
+  computed value is read elsewhere than at the reader's own index, and that is no conflict. Any smaller L is L with some tiles as
   long as the loop, so pricing the largest L over all tiles prices every legal L.
 * Stages: members that can share one inner loop nest; a reader of a reduction, of a contraction, or of a value with
   another nest comes in a later stage, and what crosses stages is a scratch buffer.
@@ -156,6 +156,8 @@ def _outer(
         refused |= atoms
     for read in loops.reads:
         refused |= read.barred
+    for i, member in enumerate(members):
+        refused.update(atom for loop in member.domain.scattered for atom in loops.loops[i][loop])
     allowed = set(range(len(loops.extents))) - refused
     for i in leaving:
         allowed &= parallel[i]
@@ -374,11 +376,14 @@ class _Counter:
 
 
 @lru_cache(maxsize=65536)
-def _box(access: Access, extents: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """First and past-the-last index of each dimension that a read touches, clipped to the operand."""
-    if 0 in extents:
-        return tuple((0, 0) for _ in shape)
+def _box(access: Access, extents: tuple[int, ...], rank: int, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """First and past-the-last index of each dimension that a read touches, clipped to the operand.
+
+    Nothing is read where the result has no elements, or along loops without steps; what no such loop walks is read all the same.
+    """
     named = {loop for dim in access.dims for loop, _ in dim.terms}
+    if 0 in extents[:rank] or any(extents[loop] == 0 for loop in named):
+        return tuple((0, 0) for _ in shape)
     unnamed = prod(n for loop, n in enumerate(extents) if loop not in named)
     box = []
     for dim, n in zip(access.dims, shape, strict=True):
@@ -397,7 +402,7 @@ def region(operand: Operand, access: Access, member: Member, line: int) -> tuple
     if member.spec.kind == "opaque":
         box = tuple((0, n) for n in operand.shape)
     else:
-        box = _box(access, member.domain.extents, operand.shape)
+        box = _box(access, member.domain.extents, member.domain.rank, operand.shape)
     spans = [stop - start for start, stop in box]
     run, d = operand.itemsize, len(spans) - 1
     while d >= 0 and spans[d] == operand.shape[d]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from costmodels import GroupFeatures
-from fusion_search.ir.graph import Graph, Node
+from fusion_search.ir.graph import Graph, Node, stored_dtype
 from fusion_search.ir.opaque import RUNTIME
 from fusion_search.ir.ops import OPS
 from fusion_search.ir.spec import Domain, OpSpec, Type
@@ -226,7 +226,7 @@ class Program:
         signature = signatures.setdefault(described, len(signatures))
         outputs = tuple(self._number(name) for name in node.outputs)
         sizes = tuple(0 if graph.values[name].dtype == RUNTIME else graph.values[name].nbytes for name in node.outputs)
-        dtypes = tuple(dict.fromkeys(graph.values[name].dtype.name for name in (*node.inputs, *node.outputs) if name))
+        dtypes = tuple(dict.fromkeys(stored_dtype(graph.values[name].dtype) for name in (*node.inputs, *node.outputs) if name))
         return Member(node, spec, domain, tuple(operands), outputs, out.shape, out.dtype.itemsize, sizes, dtypes, signature)
 
 

@@ -11,6 +11,7 @@ RULES: dict[str, str] = {
     "order": "the quotient graph of the groups is acyclic",
     "convex": "no path leaves a group and comes back",
     "opaque": "an operator without a spec runs alone",
+    "scatter": "a node that writes where data says runs alone",
     "nodes": "a group holds at most so many core nodes",
     "contractions": "a group holds at most so many contractions and windows",
     "own-copy": "a group reads from memory nothing that it computes",

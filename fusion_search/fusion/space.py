@@ -79,7 +79,7 @@ class GroupSpace:
         self.n = len(program.members)
         self.preds, self.succs = program.preds, program.succs
         self.heavy = self._mask({"contract", "window"})
-        self.solo = self._mask({"opaque"})
+        self.solo = self._mask({"opaque", "scatter"})
         self.neighbours = [p | s for p, s in zip(program.preds, program.succs, strict=True)]
         for value, readers in enumerate(program.readers):
             if readers & (readers - 1) and self._shares(value):
@@ -269,7 +269,9 @@ class GroupSpace:
 
     def _lonely(self, group: int) -> Reason | None:
         if group & self.solo and group & (group - 1):
-            return Reason("opaque", self.program.names(group & self.solo), remedy="leave these nodes alone")
+            scatters = group & self._mask({"scatter"})
+            rule, alone = ("scatter", scatters) if scatters else ("opaque", group & self.solo)
+            return Reason(rule, self.program.names(alone), remedy="leave these nodes alone")
         return None
 
     def _size(self, group: int) -> Reason | None:

@@ -215,7 +215,7 @@ class BoundPlan:
             start, stop = segment
             driver.run_plan(self._rows[start:stop], stop - start, self._scratch_base, self.scratch_stride, self.threads)
             if self.flag[0]:
-                raise FeedError("an index is outside the tensor that it gathers from", hint="check the fed indices")
+                raise FeedError("an index is outside its tensor", hint="check the fed indices")
         else:
             self._call(segment, memory)
 

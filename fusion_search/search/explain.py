@@ -25,7 +25,7 @@ __all__ = ["Bounds", "Explanation", "Flip", "SpaceOf", "assert_fused", "constrai
 
 SpaceOf = Callable[[Graph, Profile], GroupSpace]
 #: Rules that hold for every group that holds a group that breaks them.
-_LASTING = ("opaque", "nodes", "contractions", "user")
+_LASTING = ("opaque", "scatter", "nodes", "contractions", "user")
 _NUMBERS = {"dram_bandwidth_bytes_per_s": "bytes/s", "launch_overhead_s": "s"}
 
 

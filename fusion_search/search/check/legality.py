@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import networkx as nx
 
+from fusion_search.ir.graph import stored_dtype
 from fusion_search.search.plan import Tile
 from hardware_profiles import Profile
 
@@ -33,6 +34,9 @@ def illegal(
     alone = [step.name for step in steps if step.spec.kind == "opaque"]
     if alone:
         yield Violation("opaque", where, f"{shown(alone)} cannot share a kernel")
+    writers = [step.name for step in steps if step.spec.kind == "scatter"]
+    if writers:
+        yield Violation("scatter", where, f"{shown(writers)} cannot share a kernel: data says where they write")
     heavy = [step.name for step in steps if step.spec.kind in ("contract", "window")]
     if len(heavy) > MAX_CONTRACTIONS:
         yield Violation("contractions", where, f"{len(heavy)} contractions and windows, at most {MAX_CONTRACTIONS} are allowed")
@@ -64,7 +68,7 @@ def illegal(
         touched = f"{len(outside)} tensors read and {len(leaving)} written"
         yield Violation("operands", where, f"{touched}, {profile.name} allows {profile.operand_limit}")
     for value in sorted({*outside, *made}):
-        dtype = facts.graph.values[value].dtype.name
+        dtype = stored_dtype(facts.graph.values[value].dtype)
         if dtype not in profile.dtypes:
             yield Violation("dtype", where, f"{value} is {dtype}, which {profile.name} does not support")
     present = {step.node.op for step in steps} | {step.node.origin_op for step in steps}

@@ -81,6 +81,8 @@ class ScheduleCheck:
                     yield f"{name} has no loop {index}"
                 elif index >= members[name].domain.rank:
                     yield f"loop {index} of {name} is a reduction"
+                elif index in members[name].domain.scattered:
+                    yield f"along loop {index} of {name} data says what is written"
                 elif step < 1 or (members[name].extents[index] % (step * loop.extent) if loop.extent else members[name].extents[index]):
                     yield f"loop {index} of {name} has no digit of step {step} and extent {loop.extent}"
 
