@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from fusion_search.codegen.access import library_kernel
+from fusion_search.codegen.blocks import is_reduce
 from fusion_search.codegen.convolution import emit_convolution
 from fusion_search.codegen.emit import Emitter
 from fusion_search.codegen.extents import actual
@@ -15,10 +16,11 @@ from fusion_search.codegen.parts import emit_parts
 from fusion_search.codegen.pooling import emit_pool
 from fusion_search.codegen.product import emit_product
 from fusion_search.codegen.reductions import emit_reductions
-from fusion_search.codegen.stages import Stage, is_reduce
+from fusion_search.codegen.scatter import emit_scatter
+from fusion_search.codegen.stages import Stage
 from fusion_search.codegen.writer import Slot
 from fusion_search.fusion.analysis import Analysis
-from fusion_search.fusion.program import Program
+from fusion_search.fusion.program import Member, Program
 from fusion_search.ir.spec import OpSpec
 
 
@@ -54,7 +56,7 @@ def build(program: Program, analysis: Analysis) -> Kernel:
     e.w.compiler = _compiler(e)
     for stage in e.stages:
         _emit(e, stage)
-    work = sum(actual(prod(m.domain.extents)) * _nanoseconds(m.spec) for m in e.group.members)
+    work = sum(_points(m) * _nanoseconds(m.spec) for m in e.group.members)
     return Kernel(e.w.source("kernel"), tuple(e.w.finished()), actual(items), actual(e.scratch), work)
 
 
@@ -76,6 +78,8 @@ def _emit(e: Emitter, stage: Stage) -> None:
         emit_parts(e, stage)
     elif stage.kind == "loop" and any(is_reduce(e.group.members[i]) for i in stage.members):
         emit_reductions(e, stage)
+    elif stage.kind == "scatter":
+        emit_scatter(e, stage, stage.members[0])
     elif stage.kind == "loop":
         emit_loops(e, stage)
     else:
@@ -89,6 +93,13 @@ def _emit(e: Emitter, stage: Stage) -> None:
             emit_pool(e, i)
         else:
             emit_generic(e, stage, i)
+
+
+def _points(member: Member) -> int:
+    """How often a member's body runs; a scatter copies, and writes each update once."""
+    if member.spec.kind == "scatter":
+        return actual(prod(member.shape)) + actual(prod(member.operands[2].shape))
+    return actual(prod(member.domain.extents))
 
 
 def _nanoseconds(spec: OpSpec) -> float:

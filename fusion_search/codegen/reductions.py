@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from fusion_search.codegen.access import Linear
+from fusion_search.codegen.blocks import by_lanes, is_reduce
 from fusion_search.codegen.emit import NEUTRAL, Emitter, Place
 from fusion_search.codegen.nest import Nest, Ready, argument, define, open_loops, prepare
-from fusion_search.codegen.stages import Stage, by_lanes, is_reduce
+from fusion_search.codegen.stages import Stage
 from fusion_search.codegen.writer import COMPUTE, converted, rounded, store
 
 LANE_WORDS = {

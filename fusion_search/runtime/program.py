@@ -18,6 +18,7 @@ from fusion_search.errors import FeedError
 from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
 from fusion_search.runtime.buffers import Lifetime, plan_buffers
+from fusion_search.runtime.refit import RunGroup
 from fusion_search.runtime.steps import CallStep, KernelStep, Step, make_steps
 
 Array = np.ndarray[Any, Any]
@@ -47,8 +48,8 @@ class BoundPlan:
     Parameters
     ----------
     graph : Graph
-    groups : sequence of sequence of str
-        Node names of each group, in order.
+    groups : sequence of RunGroup, or of sequence of str
+        The groups in order; given by node names, each stores what groups that do not compute it need.
     generic : Graph, optional
         The model for generic extents, which gives the kernels their structure.
 
@@ -60,7 +61,7 @@ class BoundPlan:
         Planned buffers and scratch.
     """
 
-    def __init__(self, graph: Graph, groups: Sequence[Sequence[str]], generic: Graph | None = None) -> None:
+    def __init__(self, graph: Graph, groups: Sequence[RunGroup] | Sequence[Sequence[str]], generic: Graph | None = None) -> None:
         self.graph = graph
         self.threads = int(numba.get_num_threads())
         self.steps = make_steps(graph, groups, self.threads, generic)
@@ -214,7 +215,7 @@ class BoundPlan:
             start, stop = segment
             driver.run_plan(self._rows[start:stop], stop - start, self._scratch_base, self.scratch_stride, self.threads)
             if self.flag[0]:
-                raise FeedError("an index is outside the tensor that it gathers from", hint="check the fed indices")
+                raise FeedError("an index is outside its tensor", hint="check the fed indices")
         else:
             self._call(segment, memory)
 

@@ -12,9 +12,11 @@ from fusion_search.codegen.capability import can_emit
 from fusion_search.codegen.extents import paired
 from fusion_search.codegen.kernel import Kernel, build
 from fusion_search.fusion.analysis import analyse
-from fusion_search.fusion.program import Program, bits
+from fusion_search.fusion.copies import place
+from fusion_search.fusion.program import Program
 from fusion_search.ir.graph import Graph, Node
 from fusion_search.ir.ops import OPS
+from fusion_search.runtime.refit import RunGroup, recomputed
 
 #: A step below this much work runs on the calling thread: entering a parallel region would cost more.
 SERIAL_NS = 12_000.0
@@ -47,7 +49,9 @@ class CallStep:
 Step = KernelStep | CallStep
 
 
-def make_steps(graph: Graph, groups: Sequence[Sequence[str]], threads: int, generic: Graph | None = None) -> list[Step]:
+def make_steps(
+    graph: Graph, groups: Sequence[RunGroup] | Sequence[Sequence[str]], threads: int, generic: Graph | None = None
+) -> list[Step]:
     """Generate the steps of a plan's groups, in order.
 
     A group without a kernel is evaluated node by node with the operators' NumPy forms.
@@ -56,19 +60,23 @@ def make_steps(graph: Graph, groups: Sequence[Sequence[str]], threads: int, gene
     ----------
     graph : Graph
         The model for the extents of the run.
-    groups : sequence of sequence of str
+    groups : sequence of RunGroup, or of sequence of str
+        Given by node names, each group stores what groups that do not compute it need.
     threads : int
     generic : Graph, optional
         The model for generic extents: then kernels have the structure that serves all extents.
     """
     laid = paired(generic, graph) if generic is not None and generic is not graph else None
     structure, names = laid if laid is not None else (graph, {})
-    program = Program(structure)
+    nodes_of = [group.nodes if isinstance(group, RunGroup) else tuple(group) for group in groups]
+    stores = [group.stores for group in groups if isinstance(group, RunGroup)]
+    program = Program(structure, recomputed(nodes_of))
+    masks = place(program, nodes_of, stores if len(stores) == len(nodes_of) else None)
+    assert not isinstance(masks, frozenset), "the program has copies of what several groups compute"
     bound = {node.name: node for node in graph.nodes}
     steps: list[Step] = []
-    for group in groups:
-        positions = tuple(bits(program.mask(list(group))))
-        analysis = analyse(program, positions, 64)
+    for names_of_nodes, mask in zip(nodes_of, masks, strict=True):
+        analysis = analyse(program, mask, 64)
         if can_emit(program, analysis) is None:
             kernel = build(program, analysis)
             if names:
@@ -77,9 +85,9 @@ def make_steps(graph: Graph, groups: Sequence[Sequence[str]], threads: int, gene
                     for slot in kernel.slots
                 )
                 kernel = replace(kernel, slots=slots)
-            steps.append(KernelStep(tuple(group), kernel, _chunk(kernel, threads)))
+            steps.append(KernelStep(names_of_nodes, kernel, _chunk(kernel, threads)))
             continue
-        nodes = [bound[program.members[p].node.name] for p in positions]
+        nodes = [bound[program.members[p].node.name] for p in analysis.positions]
         steps += [CallStep(node, _function(node)) for node in nodes]
     return steps
 
