@@ -47,6 +47,7 @@ def small_blocks(elements: int) -> Iterator[None]:
     """Let kernels have blocks so small that small tensors have several, with a ragged last one, and several tasks."""
     chosen = {
         (blocks, "ITEM_ELEMENTS"): elements,
+        (blocks, "TURN"): 20,
         (blocks, "PANEL_ROWS"): 8,
         (blocks, "PANEL_COLUMNS"): 24,
         (blocks, "BLOCK_BYTES"): 2000,
