@@ -199,8 +199,11 @@ def turn(dst, src, rows, columns, src_step, dst_step):
     for c in range(0, whole_columns, 16):
         for r in range(0, whole_rows, 16):
             _turn16(padd(dst, r * dst_step + c), padd(src, c * src_step + r), src_step, dst_step)
-    for r in range(rows):
-        for c in range(whole_columns if r < whole_rows else 0, columns):
+    for c in range(whole_columns, columns):
+        for r in range(whole_rows):
+            dst[r * dst_step + c] = src[c * src_step + r]
+    for r in range(whole_rows, rows):
+        for c in range(columns):
             dst[r * dst_step + c] = src[c * src_step + r]
 
 
