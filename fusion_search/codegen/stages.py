@@ -17,6 +17,8 @@ from fusion_search.fusion.program import Member
 ITEM_ELEMENTS = 4096
 #: A contraction's block: rows and columns of the result computed by one call.
 PANEL_ROWS, PANEL_COLUMNS = 128, 256
+#: Terms that one accumulator of a float32 sum takes before it is added to a sum of chunks.
+CHUNK_TERMS = 256
 #: Blocks that give every core something to do.
 SPREAD = 4
 #: What a block of a convolution's result may take of the second-level cache.

@@ -2,7 +2,7 @@
 
 Reductions are not split over blocks.
 
-* Outer loops L: every atom that each live-out member carries, that no member reduces, along which no computed value
+* Outer loops L: every atom that each live-out member carries, that no member reduces or walks in order, along which no computed value
   is read elsewhere than at the reader's own index, and that is no conflict. Any smaller L is L with some tiles as
   long as the loop, so pricing the largest L over all tiles prices every legal L.
 * Stages: members that can share one inner loop nest; a reader of a reduction, of a contraction, or of a value with
@@ -144,6 +144,8 @@ def _outer(
     refused = set(loops.conflicts)
     for atoms in reduced:
         refused |= atoms
+    for i, member in enumerate(members):
+        refused |= {a for loop in member.domain.serial for a in loops.loops[i][loop]}
     for read in loops.reads:
         refused |= read.barred
     allowed = set(range(len(loops.extents))) - refused

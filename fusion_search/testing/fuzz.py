@@ -50,6 +50,7 @@ def small_blocks(elements: int) -> Iterator[None]:
         (stages, "PANEL_ROWS"): 8,
         (stages, "PANEL_COLUMNS"): 24,
         (stages, "BLOCK_BYTES"): 2000,
+        (stages, "CHUNK_TERMS"): 3,
         (steps, "SERIAL_NS"): 0.0,
         (steps, "TASK_NS"): 200.0,
     }

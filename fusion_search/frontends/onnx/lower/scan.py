@@ -24,7 +24,7 @@ def running(ctx: Lowering, call: Call) -> list[Item]:
         first = ctx.scalar(0 if call.op == "CumSum" else 1, ctx.dtype(x))
         return [ctx.op("Expand", first, shape=shape) if exclusive and 0 not in shape else x]
     x = _turned(ctx, x, axis, "turn") if reverse else x
-    out = ctx.op(call.op, x, axis=axis, exclusive=exclusive, running=True)
+    out = ctx.op(call.op, x, axis=axis, exclusive=exclusive)
     return [_turned(ctx, out, axis, "turn_back") if reverse else out]
 
 
