@@ -13,7 +13,7 @@ import numpy as np
 import costmodels
 import hardware_profiles
 from fusion_search.codegen.capability import can_emit
-from fusion_search.errors import PlanError, ProfileError, UsageError
+from fusion_search.errors import FusionSearchError, PlanError, ProfileError, UsageError
 from fusion_search.frontends.onnx import load_onnx
 from fusion_search.fusion.constraints import constrain
 from fusion_search.fusion.demands import Constraint, fusion_off, keep, must_fuse, never_fuse
@@ -399,7 +399,7 @@ def _space(graph: Graph, profile: Profile, cost_model: str, weights: Mapping[str
 
 
 __all__ = [
-    "Bounds", "Graph", "Plan", "PlanError", "Profile", "assert_fused", "check", "compile", "explain", "fusion_off", "keep", "list_profiles",
-    "load", "load_profile", "margins", "measure", "methods", "must_fuse", "never_fuse", "pareto", "price", "search", "sensitivity",
-    "verify",
+    "Bounds", "FusionSearchError", "Graph", "Plan", "PlanError", "Profile", "assert_fused", "check", "compile", "explain", "fusion_off",
+    "keep", "list_profiles", "load", "load_profile", "margins", "measure", "methods", "must_fuse", "never_fuse", "pareto", "price",
+    "search", "sensitivity", "verify",
 ]  # fmt: skip

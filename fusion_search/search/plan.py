@@ -242,7 +242,8 @@ class Plan:
         Raises
         ------
         PlanError
-            When the file is missing or no plan, or when its nodes are not the graph's; every mismatch is named.
+            When the file is missing or no plan, when it was planned for other extents of the symbolic dimensions, or when its nodes
+            are not the graph's; every mismatch is named.
         """
         try:
             data = Path(path).read_bytes()
@@ -254,6 +255,12 @@ class Plan:
             raise PlanError(f"{path}: is no plan: {error}", hint="write one with plan.save(path)") from None
         if record.format != FORMAT:
             raise PlanError(f"{path}: has format {record.format!r}, expected {FORMAT!r}")
+        dims = dict(graph.source.dims) if graph.source else {}
+        if record.dims != dims:
+            raise PlanError(
+                f"{path}: was planned for {_said(record.dims)}, the graph is bound to {_said(dims)}",
+                hint="load the model with the plan's dims, or plan it again",
+            )
         known = {node.name for node in graph.nodes}
         planned = [name for group in record.groups for name in group.nodes]
         strange = [name for name in planned if name not in known]
@@ -285,3 +292,7 @@ class Plan:
             record.space,
             record.statistics,
         )
+
+
+def _said(dims: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={extent}" for name, extent in sorted(dims.items())) or "no symbolic dimension"

@@ -47,7 +47,9 @@ def test_a_sum_of_millions_of_rows_does_not_drift(shape: tuple[int, ...], axes: 
 
 @pytest.mark.parametrize("dtype", [F16, F32])
 @pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean"])
-@pytest.mark.parametrize(("shape", "axes"), [((67, 40), (0,)), ((5, 31, 2), (1,)), ((6, 7, 3), (0, 1)), ((4, 6, 5, 3), (0, 2)), ((2, 5), (0,))])
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((67, 40), (0,)), ((5, 31, 2), (1,)), ((6, 7, 3), (0, 1)), ((4, 6, 5, 3), (0, 2)), ((2, 5), (0,))]
+)
 def test_chunks_give_the_same_bits_in_every_plan(shape: tuple[int, ...], axes: tuple[int, ...], op: str, dtype: type) -> None:
     graph = column_sum(shape, axes, dtype, op)
     feeds = {"x": np.random.default_rng(0).normal(0, 30, shape).astype(dtype)}
