@@ -75,11 +75,13 @@ class Interpreter:
     graph : Graph
     groups : sequence of sequence of str
         Node names of each group, in an order in which they can run.
+    generic : Graph, optional
+        The model for generic extents, which gives the kernels their structure.
     """
 
-    def __init__(self, graph: Graph, groups: Sequence[Sequence[str]]) -> None:
+    def __init__(self, graph: Graph, groups: Sequence[Sequence[str]], generic: Graph | None = None) -> None:
         self.graph, self.groups = graph, groups
-        self.steps = make_steps(graph, groups, 2)
+        self.steps = make_steps(graph, groups, 2, generic)
 
     @property
     def kernels(self) -> int:
