@@ -189,7 +189,7 @@ def fuzz(
     failures : list of str
     """
     end = time.monotonic() + seconds
-    done, failures = [0, 0], []
+    done, failures = [0, 0], list[str]()
     for part, (wanted, each) in enumerate(((graphs, 1), (compiled, EXTENTS_EACH))):
         k = 0
         while done[part] < wanted and time.monotonic() < end:

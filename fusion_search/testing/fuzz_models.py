@@ -138,14 +138,14 @@ def check_symbolic(seed: int, *, special: bool = False, compiled: bool = False) 
         return None
     if not graph.nodes:
         return []
-    plan = _drawn_plan(graph, seed)
-    run = _Interpreted(plan) if not compiled else CompiledPlan(plan)
     found: list[Difference] = []
     with small_blocks(96):
+        plan = _drawn_plan(graph, seed)
+        run = _Interpreted(plan) if not compiled else CompiledPlan(plan)
         for n in BINDINGS:
             feeds = feeds_for(n)
             how = f"{'compiled' if compiled else 'interpreter'} for n={n}"
-            runs = {how: lambda feeds=feeds: {name: array.copy() for name, array in run(feeds).items()}}  # type: ignore[misc]
+            runs = {how: lambda feeds=feeds: {name: array.copy() for name, array in run(feeds).items()}}
             found += _arbitrated(seed, proto, graph, feeds, runs, runtime=False)
     return found
 
@@ -234,7 +234,7 @@ def _nudged(array: Array, rng: np.random.Generator) -> Array:
     if array.dtype.kind != "f":
         return array
     with np.errstate(all="ignore"):
-        return np.nextafter(array, np.where(rng.random(array.shape) < 0.5, -np.inf, np.inf).astype(array.dtype)).astype(array.dtype)
+        return np.asarray(np.nextafter(array, np.where(rng.random(array.shape) < 0.5, -np.inf, np.inf).astype(array.dtype)))
 
 
 def _drawn_plan(graph: Graph, seed: int) -> Plan:

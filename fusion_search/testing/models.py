@@ -105,4 +105,4 @@ def _without_extents(proto: onnx.ModelProto) -> bytes:
     for value in copy.graph.input:
         for dim in value.type.tensor_type.shape.dim:
             dim.Clear()
-    return copy.SerializeToString(deterministic=True)
+    return bytes(copy.SerializeToString(deterministic=True))

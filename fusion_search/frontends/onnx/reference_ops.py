@@ -48,9 +48,11 @@ class _Iterating(OpRun):
 
     op_domain = ""
     _kind: str
+    _run_body: Any
 
     def __init__(self, onnx_node: Any, run_params: Any) -> None:
         super().__init__(onnx_node, run_params)
+        self._body: Any = getattr(self, "body")  # noqa: B009 - an attribute of the node, which no class declares
         self._inner = self._run_body
         self._run_body = self._timed
         self._count = self._collected = 0
@@ -75,7 +77,7 @@ class _Iterating(OpRun):
         """Run under the limits."""
         self._count = self._collected = 0
         with _limited():
-            return super().run(*args, **kwargs)
+            return super().run(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
 class Loop(_Iterating, PackageLoop):
@@ -87,21 +89,21 @@ class Loop(_Iterating, PackageLoop):
         return 1 + self.N
 
     def _run(
-        self, trips: Any, cond: Any, *initial: Any, context: Any = None, attributes: Any = None, bindings: Any = None, **_: Any
+        self, M: Any, cond: Any, *args: Any, context: Any = None, body: Any = None, attributes: Any = None, bindings: Any = None
     ) -> Any:
-        names, made = self.body.input_names, self.output_index
-        inputs = {**dict.fromkeys(names), **(context or {}), **dict(zip(names[2:], initial, strict=False))}
+        names, results, made = self._body.input_names, self._body.output_names, self.output_index
+        inputs = {**dict.fromkeys(names), **(context or {}), **dict(zip(names[2:], args, strict=False))}
         carried: list[Any] = [inputs[name] for name in names[2:]]
         collected: list[list[Any]] = [[] for _ in range(self.K)]
         step, go = 0, True if cond is None else bool(np.asarray(cond).all())
-        most = math.inf if trips is None else int(np.asarray(trips).reshape(-1)[0])
+        most = math.inf if M is None else int(np.asarray(M).reshape(-1)[0])
         while go and step < most:
             inputs |= dict(zip(names, [np.asarray(step, np.int64), np.asarray(go), *carried], strict=True))
             outputs = self._run_body(inputs, attributes=attributes, bindings=bindings)
-            go = bool(np.asarray(outputs[made[self.body.output_names[0]]]).all())
-            carried = [outputs[made[name]] for name in self.body.output_names[1 : 1 + self.N]]
-            for k, items in enumerate(collected):
-                items.append(outputs[made[self.body.output_names[1 + self.N + k]]])
+            go = bool(np.asarray(outputs[made[results[0]]]).all())
+            carried = [outputs[made[name]] for name in results[1 : 1 + self.N]]
+            for name, items in zip(results[1 + self.N :], collected, strict=True):
+                items.append(outputs[made[name]])
             step += 1
         return self._check_and_fix_outputs((*carried, *(np.stack(items) if items else np.empty((0,), np.float32) for items in collected)))
 
@@ -112,7 +114,7 @@ class Scan(_Iterating, PackageScan):
     _kind = "a Scan"
 
     def _first_collected(self) -> int:
-        return len(self.onnx_node.input) - int(self.num_scan_inputs)
+        return len(self.onnx_node.input) - int(getattr(self, "num_scan_inputs"))  # noqa: B009 - an attribute of the node
 
 
 class Erf(OpRun):
@@ -204,4 +206,5 @@ class BatchNormalization(OpRun):
 
 def corrections(opset: int) -> list[type[OpRun]]:
     """Return the operators to replace in a model of this operator set."""
-    return [Loop, Scan, Erf, Gelu, Pow, LRN, *([Softmax, LogSoftmax] if opset < 13 else []), *([BatchNormalization] if opset < 14 else [])]
+    always: list[Any] = [Loop, Scan, Erf, Gelu, Pow, LRN]
+    return [*always, *([Softmax, LogSoftmax] if opset < 13 else []), *([BatchNormalization] if opset < 14 else [])]
