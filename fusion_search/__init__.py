@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fusion_search.api import (
         Bounds,
+        FusionSearchError,
         Graph,
         Mismatch,
         Plan,
@@ -52,6 +53,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Bounds",
+    "FusionSearchError",
     "Graph",
     "Mismatch",
     "Plan",

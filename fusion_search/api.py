@@ -14,7 +14,7 @@ import numpy.typing as npt
 import costmodels
 import hardware_profiles
 from fusion_search.codegen.capability import can_emit
-from fusion_search.errors import PlanError, ProfileError, UsageError
+from fusion_search.errors import FusionSearchError, PlanError, ProfileError, UsageError
 from fusion_search.frontends.onnx import load_onnx
 from fusion_search.fusion.constraints import constrain
 from fusion_search.fusion.copies import copyable
@@ -455,7 +455,7 @@ def _space(graph: Graph, profile: Profile, cost_model: str, weights: Mapping[str
 
 
 __all__ = [
-    "Bounds", "Graph", "Mismatch", "Plan", "PlanError", "Profile", "Replay", "assert_fused", "check", "compile", "explain", "fusion_off",
-    "keep", "list_profiles", "load", "load_profile", "margins", "measure", "methods", "min_gain_s", "must_fuse", "never_fuse", "pareto",
-    "peak_bytes", "price", "replay", "search", "sensitivity", "verify",
+    "Bounds", "FusionSearchError", "Graph", "Mismatch", "Plan", "PlanError", "Profile", "Replay", "assert_fused", "check", "compile",
+    "explain", "fusion_off", "keep", "list_profiles", "load", "load_profile", "margins", "measure", "methods", "min_gain_s", "must_fuse",
+    "never_fuse", "pareto", "peak_bytes", "price", "replay", "search", "sensitivity", "verify",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from fusion_search.codegen.parts import emit_parts
 from fusion_search.codegen.pooling import emit_pool
 from fusion_search.codegen.product import emit_product
 from fusion_search.codegen.reductions import emit_reductions
+from fusion_search.codegen.scan import emit_scan
 from fusion_search.codegen.scatter import emit_scatter
 from fusion_search.codegen.stages import Stage, is_reduce
 from fusion_search.codegen.writer import Slot
@@ -76,6 +77,8 @@ def _emit(e: Emitter, stage: Stage) -> None:
             emit_convolution(e, i)
         elif kernel == "pool":
             emit_pool(e, i)
+        elif e.group.members[i].domain.serial:
+            emit_scan(e, stage, i)
         else:
             emit_generic(e, stage, i)
 

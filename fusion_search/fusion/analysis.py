@@ -2,8 +2,8 @@
 
 Reductions are not split over blocks.
 
-* Outer loops L: every atom that each live-out member carries, that no member reduces or scatters along, along which no
-  computed value is read elsewhere than at the reader's own index, and that is no conflict. Any smaller L is L with some tiles as
+* Outer loops L: every atom that each live-out member carries, that no member reduces, walks in order or scatters along, along which
+  no computed value is read elsewhere than at the reader's own index, and that is no conflict. Any smaller L is L with some tiles as
   long as the loop, so pricing the largest L over all tiles prices every legal L.
 * Stages: members that can share one inner loop nest; a reader of a reduction, of a contraction, or of a value with
   another nest comes in a later stage, and what crosses stages is a scratch buffer.
@@ -154,6 +154,8 @@ def _outer(
     refused = set(loops.conflicts)
     for atoms in reduced:
         refused |= atoms
+    for i, member in enumerate(members):
+        refused |= {a for loop in member.domain.serial for a in loops.loops[i][loop]}
     for read in loops.reads:
         refused |= read.barred
     for i, member in enumerate(members):
