@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from math import prod
 
 from fusion_search.codegen.access import GroupAccess, Linear, group_access, row_major
-from fusion_search.codegen.stages import absorbed, choose_blocks, is_reduce, place
+from fusion_search.codegen.blocks import choose_blocks, is_reduce
+from fusion_search.codegen.stages import absorbed, place
 from fusion_search.codegen.writer import Writer, code_of, load
 from fusion_search.fusion.analysis import Analysis
 from fusion_search.fusion.program import Operand, Program
@@ -38,7 +39,7 @@ class Emitter:
         self.w = Writer()
         self.scratch = 0
         self.skip = absorbed(self.group, self.live_out)
-        self.stages = place(self.group, set(self.tiles), self.skip)
+        self.stages = place(self.group, set(self.tiles), self.skip, self.live_out)
         self.stage_of = {i: k for k, stage in enumerate(self.stages) for i in stage.members}
         self.places: dict[int, Place] = {}
         self.parameters: dict[int, str] = {}

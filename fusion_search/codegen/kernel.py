@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from fusion_search.codegen.access import library_kernel
+from fusion_search.codegen.blocks import is_reduce
 from fusion_search.codegen.convolution import emit_convolution
 from fusion_search.codegen.emit import Emitter
 from fusion_search.codegen.extents import actual
@@ -17,7 +18,7 @@ from fusion_search.codegen.product import emit_product
 from fusion_search.codegen.reductions import emit_reductions
 from fusion_search.codegen.scan import emit_scan
 from fusion_search.codegen.scatter import emit_scatter
-from fusion_search.codegen.stages import Stage, is_reduce
+from fusion_search.codegen.stages import Stage
 from fusion_search.codegen.writer import Slot
 from fusion_search.fusion.analysis import Analysis
 from fusion_search.fusion.program import Member, Program
@@ -53,10 +54,24 @@ def build(program: Program, analysis: Analysis) -> Kernel:
     """Generate the kernel of a legal group that the generator can emit."""
     e = Emitter(program, analysis)
     items = e.open()
+    e.w.compiler = _compiler(e)
     for stage in e.stages:
         _emit(e, stage)
     work = sum(_points(m) * _nanoseconds(m.spec) for m in e.group.members)
     return Kernel(e.w.source("kernel"), tuple(e.w.finished()), actual(items), actual(e.scratch), work)
+
+
+#: A loop from here on has enough whole vectors for what is left over not to matter.
+LONG = 512
+
+
+def _compiler(e: Emitter) -> str:
+    """Choose hints by the shortest loop that computes special functions: none without, whole rows masked when short."""
+    special = [stage for stage in e.stages if any(e.group.members[i].spec.flop_class == "special" for i in stage.members)]
+    lengths = [e.tiles.get(stage.order[-1], e.group.extents[stage.order[-1]]) for stage in special if stage.order]
+    if not lengths:
+        return ""
+    return "Folded" if any(n < LONG and n % 64 for n in lengths) else "Interleaved"
 
 
 def _emit(e: Emitter, stage: Stage) -> None:

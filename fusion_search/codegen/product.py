@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from fusion_search.codegen.access import Linear
+from fusion_search.codegen.blocks import contraction_loops
 from fusion_search.codegen.emit import Emitter, Place
 from fusion_search.codegen.rt.gemm import gemm_scratch_bytes
-from fusion_search.codegen.stages import contraction_loops
 
 
 def operand_address(e: Emitter, i: int, k: int) -> tuple[Place, Linear, str]:

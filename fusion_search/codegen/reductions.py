@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from fusion_search.codegen import stages
+from fusion_search.codegen import blocks
 from fusion_search.codegen.access import Linear
+from fusion_search.codegen.blocks import by_lanes, is_reduce
 from fusion_search.codegen.emit import NEUTRAL, Emitter, Place
 from fusion_search.codegen.nest import Nest, Ready, argument, define, open_loops, prepare
-from fusion_search.codegen.stages import Stage, by_lanes, is_reduce
+from fusion_search.codegen.stages import Stage
 from fusion_search.codegen.writer import COMPUTE, converted, rounded, store
 
 LANE_WORDS = {
@@ -199,7 +200,7 @@ class Chunks:
         if not totals:
             return
         w = nest.e.w
-        self.size, self.counter, self.chunks = w.number("terms of a chunk", stages.CHUNK_TERMS), w.name("k"), w.name("k")
+        self.size, self.counter, self.chunks = w.number("terms of a chunk", blocks.CHUNK_TERMS), w.name("k"), w.name("k")
         self.sums = [{i: self._row((i, level)) for i in totals} for level in range(2)]
         for i, total in totals.items():
             if total.kind != "local":

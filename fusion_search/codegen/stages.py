@@ -6,29 +6,12 @@ needs lives in memory between them (or in a local variable when it spans no loop
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 
 from fusion_search.codegen.access import GroupAccess, Linear, library_kernel
-from fusion_search.codegen.extents import Extent, actual
+from fusion_search.codegen.blocks import by_lanes, is_reduce
 from fusion_search.fusion.program import Member
-
-#: Elements that one work item of a flat group should have: enough to pay for finding it, few enough to stay in L1.
-ITEM_ELEMENTS = 4096
-#: A contraction's block, rows and columns of the result computed by one call: it and what it is made of stay in cache.
-PANEL_ROWS, PANEL_COLUMNS = 144, 64
-#: Columns of a block whose left side has to be laid out anew for each call.
-WIDE_COLUMNS = 256
-#: Rows of the product's micro-kernel: blocks of whole ones have no rest.
-KERNEL_ROWS = 6
-#: Terms that one accumulator of a float32 sum takes before it is added to a sum of chunks.
-CHUNK_TERMS = 256
-#: Blocks that give every core something to do.
-SPREAD = 4
-#: What a block of a convolution's result may take of the second-level cache.
-BLOCK_BYTES = 512 << 10
-#: Output elements of an item of a depthwise convolution.
-PLANE_ELEMENTS = 8192
 
 
 @dataclass(slots=True)
@@ -53,298 +36,6 @@ class Stage:
     order: list[int] = field(default_factory=list)
 
 
-def is_reduce(member: Member) -> bool:
-    """True for a reduction over plain loops."""
-    return member.spec.kind == "reduce"
-
-
-def by_lanes(member: Member) -> bool:
-    """True when a reduction runs in lanes along its last dimension, which is fixed by its shape alone."""
-    shape = member.operands[0].shape
-    last = max((d for d, n in enumerate(shape) if n != 1), default=-1)
-    return last in member.node.attr("axes") and member.spec.combiner != "prod"
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Which outer loops are blocked, and how.
-
-    Attributes
-    ----------
-    tiles : dict of int to int
-        Steps of one block along each blocked loop; every other outer loop takes one step an item.
-    whole : frozenset of int
-        Blocked loops of which a block always takes all steps, whatever the extents.
-    """
-
-    tiles: dict[int, int]
-    whole: frozenset[int]
-
-
-def choose_blocks(group: GroupAccess, live_out: set[int]) -> Blocks:
-    """Choose which outer loops are blocked, which is structure, and the block sizes, which suit the extents of the run."""
-    panels = _panels(group)
-    whole = frozenset(_whole(group, panels))
-    structure = _tiles(group, live_out, whole, panels)
-    if not any(isinstance(n, Extent) for n in group.extents.values()):
-        return Blocks(structure, whole)
-    run = _tiles(_of_run(group), live_out, whole, panels)
-    sizes = {a: actual(group.extents[a]) if a in whole else run.get(a, 1) for a in structure}
-    return Blocks({a: Extent(tile, sizes[a]) for a, tile in structure.items()}, whole)
-
-
-def _of_run(group: GroupAccess) -> GroupAccess:
-    """The group with the extents of the run in place of the generic ones."""
-
-    def plain(linear: Linear) -> Linear:
-        return Linear({a: actual(step) for a, step in linear.strides.items()}, actual(linear.offset))
-
-    return replace(
-        group,
-        extents={a: actual(n) for a, n in group.extents.items()},
-        reads={where: plain(linear) for where, linear in group.reads.items()},
-        writes=[plain(linear) for linear in group.writes],
-    )
-
-
-def _tiles(group: GroupAccess, live_out: set[int], whole: frozenset[int], panels: Panels) -> dict[int, int]:
-    tiles = {a: max(tile, 1) for a, tile in _member_tiles(group, live_out, panels).items()}  # an extent may be 0
-    # A member that does not carry a loop is computed again for each of its blocks: best one block.
-    partial = [a for a in sorted(group.outer) if any(a not in loops.all for loops in group.loops)]
-    tiles |= {atom: max(group.extents[atom], 1) for atom in partial}
-    _spread(group, tiles, [a for a in tiles if a not in partial and a not in whole])
-    _spread(group, tiles, [a for a in partial if a not in whole])
-    return tiles
-
-
-def _whole(group: GroupAccess, panels: Panels) -> set[int]:
-    """Loops that a library kernel takes whole: a convolution's columns, and all but the first loop of a product's side."""
-    found = {a for side in panels for a in side[1:]}
-    for i, member in enumerate(group.members):
-        if library_kernel(member) in ("tile", "pool"):
-            found |= set(group.original[i][member.domain.rank - 1])
-    return found
-
-
-#: The loops of a product's columns and rows that one call may run through, outermost first.
-Panels = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-def _panels(group: GroupAccess) -> Panels:
-    """The last outer loops of each side of the group's product through which operand and result step as through one.
-
-    The others take one step an item: the images of a batch in a convolution, whose pixels lie apart.
-    """
-    heavy = _heavy(group)
-    if heavy is None or library_kernel(group.members[heavy]) != "product":
-        return (), ()
-    product = contraction_loops(group, heavy)
-    return _panel(group, heavy, product.columns, product.right), _panel(group, heavy, product.rows, product.left)
-
-
-def _panel(group: GroupAccess, heavy: int, side: tuple[int, ...], operand: int) -> tuple[int, ...]:
-    addresses = (group.reads[(heavy, operand)].strides, group.writes[heavy].strides)
-    panel: list[int] = []
-    for atom in reversed([a for a in side if a in group.outer]):
-        if panel and any(s.get(atom, 0) != s.get(panel[0], 0) * group.extents[panel[0]] for s in addresses):
-            break
-        panel.insert(0, atom)
-    return tuple(panel)
-
-
-def _heavy(group: GroupAccess) -> int | None:
-    return next((i for i, m in enumerate(group.members) if m.spec.kind in ("contract", "window")), None)
-
-
-def _spread(group: GroupAccess, tiles: dict[int, int], atoms: list[int]) -> None:
-    """Cut the blocks along these loops, the longest first, until there are enough for every core."""
-    for atom in sorted(atoms, key=lambda a: (-group.extents[a], a)):
-        items = prod(-(-group.extents[a] // tiles.get(a, 1)) for a in group.outer)
-        if items >= SPREAD or not items:
-            return
-        blocks = min(group.extents[atom], -(-SPREAD // items) * -(-group.extents[atom] // tiles[atom]))
-        tiles[atom] = -(-group.extents[atom] // blocks)
-
-
-def _member_tiles(group: GroupAccess, live_out: set[int], panels: Panels) -> dict[int, int]:
-    heavy = _heavy(group)
-    if heavy is not None:
-        return _heavy_tiles(group, live_out, heavy, panels)
-    inner = [loops.all - group.outer for loops in group.loops]
-    if not any(inner):
-        return _flat_tiles(group, live_out, sorted(group.outer))
-    tiles: dict[int, int] = {}
-    for i, member in enumerate(group.members):
-        parallel = group.loops[i].parallel
-        if is_reduce(member) and not by_lanes(member) and parallel and parallel[-1] in group.outer:
-            tiles[parallel[-1]] = min(group.extents[parallel[-1]], 512)
-        elif member.spec.kind == "scatter":  # whole rows of what lies behind the scattered dimension
-            tiles |= {a: min(group.extents[a], 512) for a in group.original[i][2][-1:] if a in group.outer}
-    return tiles
-
-
-def _flat_tiles(group: GroupAccess, live_out: set[int], atoms: list[int]) -> dict[int, int]:
-    if not atoms:
-        return {}
-    tiles: dict[int, int] = {}
-    elements = 1
-    first = max(atoms, key=lambda a: (_unit_steps(group, live_out, a), group.extents[a], -a))
-    lead = group.writes[min(live_out)] if live_out else group.writes[0]
-    rest = sorted((a for a in atoms if a != first), key=lambda a: (lead.strides.get(a, 0), a))
-    for atom in (first, *rest):
-        if elements >= ITEM_ELEMENTS // 2:
-            break
-        tiles[atom] = max(1, min(group.extents[atom], ITEM_ELEMENTS // elements))
-        elements *= tiles[atom]
-    return tiles
-
-
-def _unit_steps(group: GroupAccess, live_out: set[int], atom: int) -> int:
-    """How many addresses step by one element along an atom; writes count twice."""
-    count = 0
-    for where, linear in group.reads.items():
-        if where not in group.producers:
-            count += linear.strides.get(atom, 0) == 1
-    for i in live_out:
-        count += 2 * (group.writes[i].strides.get(atom, 0) == 1)
-    return count
-
-
-def _heavy_tiles(group: GroupAccess, live_out: set[int], heavy: int, panels: Panels) -> dict[int, int]:
-    member, loops = group.members[heavy], group.loops[heavy]
-    kernel = library_kernel(member)
-    if kernel == "tile":
-        return conv_tiles(group, heavy)
-    if kernel == "pool":
-        return _pool_tiles(group, heavy)
-    if not kernel:
-        return _flat_tiles(group, live_out, [a for a in loops.parallel if a in group.outer])
-    return _product_tiles(group, heavy, panels)
-
-
-def _product_tiles(group: GroupAccess, heavy: int, panels: Panels) -> dict[int, int]:
-    """Blocks of a product: equal ones, of whole micro-kernels."""
-    product = contraction_loops(group, heavy)
-    left = group.reads[(heavy, product.left)].strides
-    plain = not product.depth or left.get(product.depth[-1], 0) == 1
-    tiles: dict[int, int] = {}
-    sides = (product.columns, panels[0], PANEL_COLUMNS if plain else WIDE_COLUMNS, 1), (product.rows, panels[1], PANEL_ROWS, KERNEL_ROWS)
-    for side, panel, limit, step in sides:
-        if not panel:
-            continue
-        tiles |= {a: group.extents[a] for a in panel[1:]}
-        inside = prod(group.extents[a] for a in side if a in panel[1:] or a not in group.outer)
-        most = max(1, limit // max(1, inside))
-        blocks = max(1, -(-group.extents[panel[0]] // most))
-        tile = most if step == 1 else -(-group.extents[panel[0]] // blocks)
-        tiles[panel[0]] = min(group.extents[panel[0]], tile if inside > 1 else -(-tile // step) * step)
-    return tiles
-
-
-def _pool_tiles(group: GroupAccess, heavy: int) -> dict[int, int]:
-    """Blocks of a pool: whole planes, as many as make an item worth finding."""
-    _, channel, *plane = (next((a for a in atoms if a in group.outer), None) for atoms in group.original[heavy][:4])
-    tiles = {a: max(group.extents[a], 1) for a in plane if a is not None}
-    if channel is not None:
-        tiles[channel] = min(max(group.extents[channel], 1), max(1, ITEM_ELEMENTS // max(1, prod(tiles.values()))))
-    return tiles
-
-
-def conv_tiles(group: GroupAccess, heavy: int) -> dict[int, int]:
-    """Blocks of a convolution: all columns, and rows and filters so that little is computed or copied in vain."""
-    member = group.members[heavy]
-    loops = group.original[heavy][1 : member.domain.rank]
-    channel, filters, *positions = (next((a for a in atoms if a in group.outer), None) for atoms in loops)
-    row = positions[0] if len(positions) > 1 else None
-    tiles = {a: max(group.extents[a], 1) for a in (filters, *positions) if a is not None}
-    x, w = member.operands[0].shape, member.operands[1].shape
-    # a loop that is not outer runs inside the block, or has one step
-    rows, width = (actual(n) for n in (member.shape[-2:] if len(positions) > 1 else (1, member.shape[-1])))
-    if x[2] == 1 and w[1] == 1:
-        if row is not None:
-            blocks = max(1, -(-rows * width // PLANE_ELEMENTS))
-            tiles[row] = rows = max(1, -(-rows // blocks))
-        if channel is not None:
-            tiles[channel] = min(max(group.extents[channel], 1), max(1, PLANE_ELEMENTS // max(1, rows * width)))
-        return tiles
-    others = actual(prod(member.shape[:2]))
-    count = actual(group.extents[filters]) if filters is not None else 1
-    halo = actual(w[3] - 1) if len(positions) > 1 else 0
-    row_block, blocks = dense_blocks(rows, width, halo, count, others, row is not None)
-    if row is not None:
-        tiles[row] = row_block
-    if filters is not None:
-        tiles[filters] = min(max(group.extents[filters], 1), -(-max(1, -(-count // blocks)) // KERNEL_ROWS) * KERNEL_ROWS)
-    return tiles
-
-
-def dense_blocks(rows: int, width: int, halo: int, filters: int, others: int, cut_rows: bool) -> tuple[int, int]:
-    """Choose a convolution's rows of a block, and into how many blocks its filters are cut.
-
-    Parameters
-    ----------
-    rows, width : int
-        Of the output.
-    halo : int
-        Input rows that neighbouring blocks both read.
-    filters, others : int
-        Of a group; images times groups.
-    cut_rows : bool
-        Whether rows may be cut.
-    """
-    best = (float("inf"), max(rows, 1), 1)
-    for row_block in range(1, rows + 1) if cut_rows else (max(rows, 1),):
-        pixels = max(1, row_block * width)
-        for cuts in (1, 2, 4, 8):
-            mine = -(-filters // cuts)
-            if cuts > 1 and mine < 4 * KERNEL_ROWS:
-                break
-            if 4 * mine * pixels > BLOCK_BYTES and (row_block > 1 and cut_rows):
-                continue
-            items = others * -(-rows // row_block) * cuts
-            # lanes computed for nothing, rows of a last block that has fewer, windows copied for each block of filters, rows
-            # that two blocks read, weights that each block reads, and cores that wait
-            lanes = -(-pixels // 16) * 16 / pixels
-            uneven = -(-rows // row_block) * row_block / max(rows, 1)
-            copies = 1 + 4 / max(mine, 1) + 0.4 * halo / row_block / max(mine, 4) + 1 / pixels
-            idle = -(-items // SPREAD) * SPREAD / items if items else 1
-            best = min(best, (lanes * uneven * copies * idle, row_block, cuts))
-    return best[1], best[2]
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A contraction as a matrix product.
-
-    Attributes
-    ----------
-    left, right : int
-        Operands: rows are indexed by `left` only, columns by `right` only.
-    rows, columns, batch, depth : tuple of int
-        Loops, outermost first; the result's last dimension is the last column.
-    """
-
-    left: int
-    right: int
-    rows: tuple[int, ...]
-    columns: tuple[int, ...]
-    batch: tuple[int, ...]
-    depth: tuple[int, ...]
-
-
-def contraction_loops(group: GroupAccess, heavy: int) -> Product:
-    """Split a contraction's loops into rows, columns, batch and depth, so that the result's last loop is a column."""
-    loops = group.loops[heavy]
-    first, second = group.reads[(heavy, 0)].strides, group.reads[(heavy, 1)].strides
-    only_first = tuple(a for a in loops.parallel if a in first and a not in second)
-    only_second = tuple(a for a in loops.parallel if a in second and a not in first)
-    batch = tuple(a for a in loops.parallel if (a in first) == (a in second))
-    depth = tuple(loops.reduced)
-    if loops.parallel and loops.parallel[-1] in only_first:
-        return Product(1, 0, only_second, only_first, batch, depth)
-    return Product(0, 1, only_first, only_second, batch, depth)
-
-
 def absorbed(group: GroupAccess, live_out: set[int]) -> set[int]:
     """Return the members that a matrix product reads through: transposes of live-ins that nothing else needs."""
     found = set()
@@ -357,7 +48,7 @@ def absorbed(group: GroupAccess, live_out: set[int]) -> set[int]:
     return found
 
 
-def place(group: GroupAccess, tiled: set[int], skip: set[int]) -> list[Stage]:
+def place(group: GroupAccess, tiled: set[int], skip: set[int], live_out: set[int]) -> list[Stage]:
     """Assign members to stages, in order.
 
     Parameters
@@ -367,6 +58,8 @@ def place(group: GroupAccess, tiled: set[int], skip: set[int]) -> list[Stage]:
         Blocked outer atoms.
     skip : set of int
         Members that another member reads through (a transpose absorbed by a contraction): no stage of their own.
+    live_out : set of int
+        Members that others read from memory in any case.
     """
     stages: list[Stage] = []
     stage_of: dict[int, int] = {}
@@ -395,10 +88,48 @@ def place(group: GroupAccess, tiled: set[int], skip: set[int]) -> list[Stage]:
             stages.append(Stage(kind, [], space))
         stages[at].members.append(i)
         stage_of[i] = at
+    _sink(group, stages, stage_of, live_out)
+    stages = [stage for stage in stages if stage.members]
     for stage in stages:
         stage.members.sort()
         stage.order = _order(group, stage)
     return stages
+
+
+def _sink(group: GroupAccess, stages: list[Stage], stage_of: dict[int, int], live_out: set[int]) -> None:
+    """Move maps into the nests of their readers, where their values stay in registers.
+
+    Placed as early as it can be, the map of a live-in would wait in scratch for what its reader also needs: all of an image, for
+    the root of one variance. A map moves when what it reads of its own nest and would then have to be stored is not more than the
+    value that need no longer be.
+    """
+    readers: dict[int, list[tuple[int, int]]] = {}
+    for (reader, k), producer in group.producers.items():
+        if reader in stage_of and producer in stage_of:
+            readers.setdefault(producer, []).append((reader, k))
+
+    def joins(i: int, reader: int, k: int) -> bool:
+        """True when a map can be in the very nest of one that reads it."""
+        stage = stages[stage_of[reader]]
+        return group.identity[(reader, k)] and stage.kind == "loop" and stage.space == stages[stage_of[i]].space
+
+    def crosses(i: int) -> bool:
+        """True when a later stage reads a member's value, so that it is stored anyway."""
+        return any(stage_of[r] != stage_of[i] for r, _ in readers[i])
+
+    for i in sorted(stage_of, reverse=True):
+        now = stage_of[i]
+        if i in live_out or is_reduce(group.members[i]) or stages[now].kind != "loop" or i not in readers:
+            continue
+        last = min(stage_of[r] if joins(i, r, k) else stage_of[r] - 1 for r, k in readers[i])
+        fits = (s for s in range(last, now, -1) if stages[s].kind == "loop" and stages[s].space == stages[now].space)
+        at = next(fits, now)
+        made_here = {p for (reader, _), p in group.producers.items() if reader == i and stage_of.get(p) == now}
+        stored = [p for p in made_here if not crosses(p) and any(stage_of[r] == now and r != i for r, _ in readers[p])]
+        if at > now and len(stored) <= 1:
+            stages[now].members.remove(i)
+            stages[at].members.append(i)
+            stage_of[i] = at
 
 
 def _kind(member: Member) -> str:

@@ -55,6 +55,7 @@ class Writer:
     slots: list[Slot] = field(default_factory=list)
     depth: int = 1
     rows: list[tuple[int, list[list[Slot]]]] = field(default_factory=list)
+    compiler: str = ""  # in place of Numba's own: one that gives hints on its loops
     _names: dict[Hashable, str] = field(default_factory=dict)
     _count: int = 0
 
@@ -109,7 +110,8 @@ class Writer:
 
     def source(self, name: str) -> str:
         """Return the kernel's text."""
-        head = ['@cfunc(KERNEL_SIGNATURE, cache=True, error_model="numpy")', f"def {name}(A, S, lo, hi):", "    T = table(A)"]
+        compiler = f", pipeline_class={self.compiler}" if self.compiler else ""
+        head = [f'@cfunc(KERNEL_SIGNATURE, cache=True, error_model="numpy"{compiler})', f"def {name}(A, S, lo, hi):", "    T = table(A)"]
         head += [f"    n{k} = T[{k}]" for k in range(len(self.slots))]
         return "\n".join([*head, *self.lines]) + "\n"
 

@@ -28,7 +28,7 @@ class Case:
         Node names of each group, in an order in which they can run.
     feeds : dict of str to numpy.ndarray
     elements : int
-        Elements of a block (``stages.ITEM_ELEMENTS``).
+        Elements of a block (``blocks.ITEM_ELEMENTS``).
     note : str
         Where the case comes from.
     """

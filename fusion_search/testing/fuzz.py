@@ -21,7 +21,7 @@ import numpy as np
 
 import costmodels
 import hardware_profiles
-from fusion_search.codegen import stages
+from fusion_search.codegen import blocks
 from fusion_search.codegen.capability import can_emit
 from fusion_search.fusion.program import Program
 from fusion_search.fusion.space import GroupSpace
@@ -49,11 +49,11 @@ _HEAVY = ("Conv", "MaxPool", "SumPool", "MatMul")
 def small_blocks(elements: int) -> Iterator[None]:
     """Let kernels have blocks so small that small tensors have several, with a ragged last one, and several tasks."""
     chosen = {
-        (stages, "ITEM_ELEMENTS"): elements,
-        (stages, "PANEL_ROWS"): 8,
-        (stages, "PANEL_COLUMNS"): 24,
-        (stages, "BLOCK_BYTES"): 2000,
-        (stages, "CHUNK_TERMS"): 3,
+        (blocks, "ITEM_ELEMENTS"): elements,
+        (blocks, "PANEL_ROWS"): 8,
+        (blocks, "PANEL_COLUMNS"): 24,
+        (blocks, "BLOCK_BYTES"): 2000,
+        (blocks, "CHUNK_TERMS"): 3,
         (steps, "SERIAL_NS"): 0.0,
         (steps, "TASK_NS"): 200.0,
     }

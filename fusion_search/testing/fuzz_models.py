@@ -90,7 +90,7 @@ def differs(got: Any, want: Any) -> str:
 
 
 def _onnxruntime(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Any]:
-    import onnxruntime as ort  # type: ignore[import-untyped]
+    import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -125,6 +125,12 @@ def _maths() -> dict[str, Any]:
     return {f"{name}{bits}": function for name, function in {**one, **two}.items() for bits in (32, 64)}
 
 
+def _turn(dst: Pointer, src: Pointer, rows: int, columns: int, src_step: int, dst_step: int) -> None:
+    for r in range(rows):
+        for c in range(columns):
+            dst[r * dst_step + c] = src[c * src_step + r]
+
+
 # ---------------------------------------------------------------------- reductions in lanes
 
 _JOIN = {"add": np.add, "max": np.maximum, "min": np.minimum}
@@ -277,17 +283,19 @@ class _Np:
 def namespace(memory: Memory) -> dict[str, Any]:
     """Return everything that a kernel's text may name."""
     names: dict[str, Any] = {f"T_{code}": _integer(code) for code in ELEMENTS if code[0] in "iu"}
-    names |= {"T_f4": _F32, "T_f8": _F64, "np": _Np(), "STRIP": STRIP, "KERNEL_SIGNATURE": None}
+    names |= {"T_f4": _F32, "T_f8": _F64, "np": _Np(), "STRIP": STRIP, "KERNEL_SIGNATURE": None, "Interleaved": None, "Folded": None}
     names |= {"cfunc": lambda *args, **options: lambda function: function}
     names |= {f"p_{code}": memory.pointer(code) for code in ELEMENTS}
     names |= {f"lanes_{code}": stack(code, 64, memory) for code in ("f4", "f8")}
     names |= {f"strip_{code}": stack(code, STRIP, memory) for code in ("f4", "f8")}
     names |= {"table": memory.table, "select": _select, "checked_index": checked_index, "lanes_fill": _lanes_fill}
+    names["turn"] = _turn
     names["prefetch_rows"] = lambda address, rows, row_bytes, n_bytes: None
     for bits in ("f32", "f64"):
         names |= {f"lanes_{word}_{bits}": _lanes(word) for word in _JOIN}
         names |= {f"fold_{'sum' if word == 'add' else word}_{bits}": _fold(word) for word in _JOIN}
     names |= _maths()
+    names |= dict.fromkeys(("relu32", "relu64"), lambda x: np.maximum(x, type(x)(0)) + type(x)(0))
     names |= {"np_maximum": np.maximum, "np_maximum64": np.maximum, "np_minimum": np.minimum, "np_minimum64": np.minimum}
     names |= {"int_maximum": max, "int_minimum": min, "int_div": _int_div, "uint_div": _int_div, "int_mod": _int_mod}
     names |= {"uint_mod": _int_mod, "int_fmod": _int_fmod, "int_pow": _int_pow, "uint_pow": _int_pow, "sign": _sign}

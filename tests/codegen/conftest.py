@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fusion_search.codegen import stages
+from fusion_search.codegen import blocks
 from fusion_search.runtime import steps
 
 
@@ -27,7 +27,7 @@ def eager_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch, eager_threads: None) -> None:
     """Blocks so small that small tensors have several, with a ragged last one."""
-    monkeypatch.setattr(stages, "ITEM_ELEMENTS", 96)
-    monkeypatch.setattr(stages, "PANEL_ROWS", 8)
-    monkeypatch.setattr(stages, "PANEL_COLUMNS", 24)
-    monkeypatch.setattr(stages, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(blocks, "ITEM_ELEMENTS", 96)
+    monkeypatch.setattr(blocks, "PANEL_ROWS", 8)
+    monkeypatch.setattr(blocks, "PANEL_COLUMNS", 24)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2000)

@@ -23,6 +23,15 @@ def part(b: GraphBuilder, x: str) -> str:
     return b.op("Slice", x, starts=(0, 0, 1, 0), steps=(1,) * 4, sizes=(2, 1, 2, 4))
 
 
+def twice_sliced(b: GraphBuilder, x: str) -> str:
+    first = b.op("Slice", x, starts=(1, 0, 2, 3), steps=(1, 1, -1, -1), sizes=(1, 1, 3, 4))
+    return b.op("Slice", first, starts=(0, 0, 2, 1), steps=(1, 1, -2, 2), sizes=(1, 1, 2, 2))
+
+
+def sliced_and_transposed(b: GraphBuilder, x: str) -> str:
+    return b.op("Transpose", part(b, x), perm=(3, 2, 1, 0))
+
+
 def twice_transposed(b: GraphBuilder, x: str) -> str:
     return b.op("Transpose", b.op("Transpose", x, perm=(3, 2, 1, 0)), perm=(1, 0, 2, 3))
 
@@ -48,6 +57,8 @@ def transposed_through_a_view(b: GraphBuilder, x: str) -> str:
         (transposed_through_a_view, ["Transpose", "Transpose"]),
         (idle_slice, []),
         (part, ["Slice"]),
+        (twice_sliced, ["Slice"]),
+        (sliced_and_transposed, ["Slice", "Transpose"]),
         (lambda b, x: b.op("Concat", x, axis=0), []),
         (lambda b, x: b.op("Concat", x, x, axis=0), ["Concat"]),
         (lambda b, x: b.op("Expand", x, shape=SHAPE), []),

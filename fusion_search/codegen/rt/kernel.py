@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit, types
 
 from fusion_search.codegen.rt.driver import KERNEL_SIGNATURE
+from fusion_search.codegen.rt.interleave import Folded, Interleaved
 from fusion_search.codegen.rt.intrinsics import *
 from fusion_search.codegen.rt.intrinsics import INLINE, select
 from fusion_search.codegen.rt.lanes import *

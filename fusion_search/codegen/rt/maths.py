@@ -72,23 +72,27 @@ _scale32 = _scale32_ldexp if _HAS_AVX512 else _scale32_product
 
 
 @njit(**INLINE)
-def exp32_neg(x):
-    """Exponential of a float32 that is at most 0, or NaN (softmax)."""
-    x = F(-104.0) if x < F(-104.0) else x
+def exp32_within(x):
+    """Exponential of a float32 between -104 and 89, or NaN."""
     t = fma32(x, F(1.44269504088896341), _MAGIC32)
     k = isub(f32_bits(t), _MAGIC32_BITS)
     kf = t - _MAGIC32
     r = fma32(-kf, F(0.693145751953125), x)
     r = fma32(-kf, F(1.42860682030941723212e-6), r)
-    p = fma32(F(1.9875691500e-4), r, F(1.3981999507e-3))
-    p = fma32(p, r, F(8.3334519073e-3))
-    p = fma32(p, r, F(4.1665795894e-2))
-    p = fma32(p, r, F(1.6666665459e-1))
-    p = fma32(p, r, F(5.0000001201e-1))
+    # (exp(r) - 1 - r) / r**2, minimax on half of log 2 to both sides: 0.03 ulp of the result. By pairs (Estrin): half the latency.
+    s = r * r
+    p = fma32(fma32(F(1.3814539416e-3), r, F(8.3687454462e-3)), s, fma32(F(4.1668388993e-2), r, F(1.6666521132e-1)))
+    p = fma32(p, r, F(4.9999994040e-1))
     # The rounding error of 1 + r is fed back: 0.80 ulp instead of 1.02.
     u = F(1) + r
     w = (F(1) - u) + r
-    return _scale32(u + fma32(p * r, r, w), k)
+    return _scale32(u + fma32(p, s, w), k)
+
+
+@njit(**INLINE)
+def exp32_neg(x):
+    """Exponential of a float32 that is at most 0, or NaN (softmax)."""
+    return exp32_within(F(-104.0) if x < F(-104.0) else x)
 
 
 @njit(**INLINE)
@@ -203,7 +207,8 @@ def tanh32(x):
     p = fma32(p, s, F(1.33314422036e-1))
     p = fma32(p, s, F(-3.33332819422e-1))
     small = fma32(p * s, x, x)
-    big = F(1) - F(2) / (exp32(a + a) + F(1))
+    twice = F(89.0) if a > F(44.5) else a + a
+    big = F(1) - F(2) / (exp32_within(twice) + F(1))
     return copysign32(small, x) if a < F(0.625) else copysign32(big, x)
 
 

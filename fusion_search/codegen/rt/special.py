@@ -33,7 +33,7 @@ from fusion_search.codegen.rt.maths import (
     D,
     F,
     _log64_positive,
-    exp32_neg,
+    exp32_within,
     exp64,
 )
 
@@ -53,7 +53,7 @@ def erf32(x):
     r = fma32(r, t, -t)
     # Far out the polynomial turns: there the result is 1 anyway.
     r = r if t < F(10.0) else (F(-104.0) if t == t else t)
-    big = copysign32(F(1) - exp32_neg(r), x)
+    big = copysign32(F(1) - exp32_within(r), x)
     q = fma32(F(-5.96761703e-4), s, F(4.99119423e-3))
     q = fma32(q, s, F(-2.67681349e-2))
     q = fma32(q, s, F(1.12819925e-1))

@@ -133,6 +133,10 @@ def _abs_body(dt: str, a: Sequence[str], attrs: dict[str, Any]) -> str:
     return a[0] if dt[0] in "ub" else f"abs({a[0]})"
 
 
+#: By dtype: what gives the bits of the maximum with 0 in two instructions in place of three.
+_RELU = {"f4": "relu32", "f8": "relu64"}
+
+
 def _relu(x: Array) -> Array:
     return np.maximum(x, np.zeros((), x.dtype))
 
@@ -218,7 +222,7 @@ SPECS: tuple[OpSpec, ...] = (
     binary("FMod", _fmod, _remainder("fmod")),
     unary("Neg", np.negative, _text("-{0}")),
     unary("Abs", np.abs, _abs_body),
-    unary("Relu", _relu, lambda dt, a, attrs: larger(dt, a[0], f"T_{dt}(0)")),
+    unary("Relu", _relu, lambda dt, a, attrs: f"{_RELU[dt]}({a[0]})" if dt in _RELU else larger(dt, a[0], f"T_{dt}(0)")),
     unary("Sqrt", np.sqrt, _text("np.sqrt({0})")),
     unary("Reciprocal", np.reciprocal, _text("{T}(1) / {0}")),
     unary("Floor", np.floor, _text("np.floor({0})")),

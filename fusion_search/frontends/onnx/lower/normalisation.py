@@ -27,7 +27,7 @@ def softmax(ctx: Lowering, call: Call) -> list[Item]:
     grown = ctx.op("Exp", shifted, part="exp")
     total = ctx.op("ReduceSum", grown, part="sum", axes=axes)
     if call.op == "Softmax":
-        out = ctx.op("Div", grown, total, part="div")
+        out = _over(ctx, grown, total)
     else:
         out = ctx.op("Sub", shifted, ctx.op("Log", total, part="log"), part="sub_log")
     return [ctx.view(ctx.narrow(out, dtype), shape)]
@@ -54,7 +54,7 @@ def batch_normalization(ctx: Lowering, call: Call) -> list[Item]:
     scale, bias, mean, var = (ctx.view(ctx.cast(name, wide), spread) for name in names)
     root = ctx.op("Sqrt", ctx.op("Add", var, ctx.scalar(epsilon, wide), part="epsilon"), part="sqrt")
     centred = ctx.op("Sub", x, mean, part="sub")
-    scaled = ctx.op("Mul", ctx.op("Div", centred, root, part="div"), scale, part="scale")
+    scaled = ctx.op("Mul", _over(ctx, centred, root), scale, part="scale")
     return [ctx.narrow(ctx.op("Add", scaled, bias, part="shift"), dtype)]
 
 
@@ -99,7 +99,15 @@ def _normalise_with_variance(ctx: Lowering, x: str, axes: tuple[int, ...], epsil
     centred = ctx.op("Sub", x, mean, part="sub")
     var = ctx.op("ReduceMean", ctx.op("Mul", centred, centred, part="square"), part="variance", axes=axes)
     root = ctx.op("Sqrt", ctx.op("Add", var, ctx.scalar(epsilon, ctx.dtype(x)), part="epsilon"), part="sqrt")
-    return ctx.op("Div", centred, root, part="div"), mean, root, var
+    return _over(ctx, centred, root), mean, root, var
+
+
+def _over(ctx: Lowering, x: str, total: str) -> str:
+    """Divide rows by one number each: a division for each row and a product for each element, which is ten times cheaper.
+
+    Rounded twice, so 1.5 ulp in place of 0.5; runtimes do the same.
+    """
+    return ctx.op("Mul", x, ctx.op("Reciprocal", total, part="inverse"), part="normalise")
 
 
 def layer_normalization(ctx: Lowering, call: Call) -> list[Item]:
@@ -119,7 +127,7 @@ def layer_normalization(ctx: Lowering, call: Call) -> list[Item]:
         raise ValueError(f"scale {list(ctx.shape(scale))} does not broadcast to {list(ctx.shape(x))}")
     results: list[Item] = [ctx.narrow(out, dtype)]
     if call.wants(1) or call.wants(2):
-        results += [mean, ctx.op("Reciprocal", root, part="inverse") if call.wants(2) else ""]
+        results += [mean, ctx.op("Reciprocal", root, part="inverse_root") if call.wants(2) else ""]
     return results
 
 
@@ -134,7 +142,7 @@ def rms_normalization(ctx: Lowering, call: Call) -> list[Item]:
     wide = ctx.dtype(x)
     mean = ctx.op("ReduceMean", ctx.op("Mul", x, x, part="square"), part="mean", axes=axes)
     root = ctx.op("Sqrt", ctx.op("Add", mean, ctx.scalar(call.attrs.get("epsilon", 1e-5), wide), part="epsilon"), part="sqrt")
-    out = ctx.op("Mul", ctx.op("Div", x, root, part="div"), ctx.cast(scale, wide), part="scale")
+    out = ctx.op("Mul", _over(ctx, x, root), ctx.cast(scale, wide), part="scale")
     return [ctx.narrow(out, dtype)]
 
 
@@ -169,7 +177,7 @@ def mean_variance_normalization(ctx: Lowering, call: Call) -> list[Item]:
     centred = ctx.op("Sub", x, ctx.op("ReduceMean", x, part="mean", axes=axes), part="sub")
     var = ctx.op("ReduceMean", ctx.op("Mul", centred, centred, part="square"), part="variance", axes=axes)
     root = ctx.op("Add", ctx.op("Sqrt", var, part="sqrt"), ctx.scalar(1e-9, ctx.dtype(x)), part="epsilon")
-    return [ctx.narrow(ctx.op("Div", centred, root, part="div"), dtype)]
+    return [ctx.narrow(_over(ctx, centred, root), dtype)]
 
 
 RULES: dict[str, Rule] = {
