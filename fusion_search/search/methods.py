@@ -31,7 +31,7 @@ Method = Callable[[GroupSpace, float], Plan]
 
 #: Most nodes for which a search that did not close is compared with the simple rules beside it, and the share of its time kept for that.
 _COMPARED, _SHARE = 400, 0.15
-#: Rules that try many merges: on more nodes than this they are asked only while there is time.
+#: Rules that try many merges, asked last; on so few nodes each has all the time it wants.
 _MERGING, _FEW = ("xla-instruction", "fuse-all", "xla-priority"), 100
 
 
@@ -90,10 +90,9 @@ def _best_rule(space: GroupSpace, cost: int, deadline: float) -> list[int] | Non
     best = None
     quick = [name for name in METHODS if name not in ("exact", *_MERGING)]
     for name in (*quick, *_MERGING):
-        if name in _MERGING and space.n > _FEW and time.monotonic() > deadline:
-            break
+        left_s = float("inf") if space.n <= _FEW else max(deadline - time.monotonic(), 0.1)
         try:
-            other = METHODS[name](space, 0.0)
+            other = METHODS[name](space, left_s)
         except NoPlanError:  # the rule does not do what is demanded
             continue
         if other.cost_as < cost:

@@ -10,9 +10,6 @@ import pytest
 import fusion_search as fs
 from experiments import policies
 from experiments.curves import projection_chain
-from fusion_search.frontends.light import light_names
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_rows_compare_every_method_with_the_optimum(tmp_path: Path) -> None:
@@ -53,14 +50,6 @@ def test_summary_and_data(tmp_path: Path) -> None:
     ]
     policies.write_data(rows, tmp_path / "rows.csv")
     assert policies.read_data(tmp_path / "rows.csv") == rows
-
-
-def test_the_readme_shows_the_data() -> None:
-    rows = policies.read_data(ROOT / "experiments" / "policies.csv")
-    assert policies.summary(rows) in (ROOT / "README.md").read_text(encoding="utf-8")
-    assert {row["profile"] for row in rows} == set(fs.list_profiles())
-    assert {row["model"] for row in rows} == set(light_names())
-    assert all(float(row[method]) >= 1.0 for row in rows for method in fs.methods()[1:])
 
 
 def test_the_command_line_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
