@@ -90,7 +90,7 @@ def _best_rule(space: GroupSpace, cost: int, deadline: float) -> list[int] | Non
     best = None
     quick = [name for name in METHODS if name not in ("exact", *_MERGING)]
     for name in (*quick, *_MERGING):
-        left_s = float("inf") if space.n <= _FEW else max(deadline - time.monotonic(), 0.1)
+        left_s = float("inf") if space.n <= _FEW else max(deadline - time.monotonic(), 1.0)
         try:
             other = METHODS[name](space, left_s)
         except NoPlanError:  # the rule does not do what is demanded
