@@ -225,7 +225,7 @@ def run(model: str, dims: dict[str, int], feeds: str | None, as_json: bool, pair
 @dim_option
 @json_option
 @debug_option
-def check(model: str, plan_file: str, dims: dict[str, int], as_json: bool) -> int:
+def check(model: str, plan_file: str, dims: dict[str, int], values: dict[str, list[float]], as_json: bool) -> int:
     """Check a saved PLAN against its MODEL.
 
     The checker shares no code with the search. Exits with 3 when the plan is not sound.
@@ -235,7 +235,7 @@ def check(model: str, plan_file: str, dims: dict[str, int], as_json: bool) -> in
     from fusion_search.search.wording import seconds
 
     with step(f"read {model}"):
-        graph = fs.load(model, dims=dims)
+        graph = fs.load(model, dims=dims, values=values)
         found = fs.Plan.load(plan_file, graph)
     violations = _checked(graph, found)
     if as_json:
@@ -252,7 +252,7 @@ def check(model: str, plan_file: str, dims: dict[str, int], as_json: bool) -> in
 @save_option
 @json_option
 @debug_option
-def replay(model: str, plan_file: str, dims: dict[str, int], save: str | None, as_json: bool) -> int:
+def replay(model: str, plan_file: str, dims: dict[str, int], values: dict[str, list[float]], save: str | None, as_json: bool) -> int:
     """Carry a saved PLAN over to a changed MODEL.
 
     Keeps every group that is still legal, plans the rest anew, and names every mismatch: nodes that are gone, new, renamed or changed,
@@ -261,7 +261,7 @@ def replay(model: str, plan_file: str, dims: dict[str, int], save: str | None, a
     import fusion_search as fs
     from fusion_search.report.explained import replayed
 
-    graph = fs.load(model, dims=dims)
+    graph = fs.load(model, dims=dims, values=values)
     found = fs.replay(plan_file, graph)
     violations = _checked(graph, found.plan)
     if save:
@@ -346,6 +346,7 @@ def _plan(
     method: str,
     time_limit: float,
     save: str | None,
+    values: Mapping[str, Any] | None = None,
     baselines: bool = True,
     **demands: Any,
 ) -> _Planned:
@@ -358,7 +359,9 @@ def _plan(
     target = fs.load_profile(profile)
     demanded = _constraints(**demands)
     with step(f"read {Path(model).name}"):
-        graph = fs.load(model, dims=dims)
+        graph = fs.load(model, dims=dims, values=values)
+    for name in sorted(graph.source.asked) if graph.source is not None else ():
+        say(f"input {name!r} decides shapes or places; what reads it is not planned unless --value {name}=... binds it")
     with step(f"search {method}"):
         found = fs.search(graph, target, method=method, time_limit_s=time_limit, constraints=demanded)
     others: dict[str, fs.Plan] = {}

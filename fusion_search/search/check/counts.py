@@ -176,9 +176,10 @@ def touched(step: Step, operand: Operand) -> tuple[tuple[int, int], ...]:
     """Return the first and last index of each dimension that a read touches, as a box within the operand."""
     if step.spec.kind == "opaque":
         return tuple((0, n - 1) for n in operand.shape)
-    if 0 in step.extents:  # no point of the loops, no read
-        return tuple((0, -1) for _ in operand.shape)
     used = {loop for dim in operand.access.dims for loop, _ in dim.terms}
+    # no result, or no point of the loops that walk the operand: no read; a scatter of no updates still copies
+    if 0 in step.extents[: step.domain.rank] or any(step.extents[loop] == 0 for loop in used):
+        return tuple((0, -1) for _ in operand.shape)
     lookups = prod(n for loop, n in enumerate(step.extents) if loop not in used)
     box = []
     for dim, n in zip(operand.access.dims, operand.shape, strict=True):
