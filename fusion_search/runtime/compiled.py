@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,6 +46,7 @@ class CompiledPlan:
         self._groups = [group.nodes for group in plan.groups]
         if self._generic is not None:
             self._groups = refit(plan, self._groups, self._generic)
+        self._lock = threading.Lock()
         self._bound: dict[tuple[tuple[str, int], ...], BoundPlan] = {}
         self._latest = plan.graph
         self.planned = BoundPlan(plan.graph, self._groups, self._generic)
@@ -57,27 +59,31 @@ class CompiledPlan:
         """Planned buffers, results and scratch for the planned shapes."""
         return self.planned.peak_bytes
 
-    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        """Run the plan.
+    def __call__(self, feeds: Mapping[str, Any], *, out: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """Run the plan. Several threads may do so at once, with feeds of any shapes: each run has a workspace of its own.
 
         Parameters
         ----------
         feeds : mapping of str to array_like
             One array for each input, of the input's dtype; its shape may differ from the planned one wherever the
             model's is symbolic. Inputs are never written. Initialisers that the model lists as inputs may be fed too.
+        out : mapping of str to numpy.ndarray, optional
+            Arrays for some or all of the results: of the result's dtype and shape, C-contiguous, aligned, writeable, and apart
+            from the inputs and from each other. After an error in the run their content is undefined.
 
         Returns
         -------
         dict of str to numpy.ndarray
-            New arrays, which later runs do not touch.
+            The arrays of `out`, and new arrays for the other results, which later runs do not touch.
 
         Raises
         ------
         FeedError
-            For a missing or unknown name, another dtype, or a shape that the model does not allow.
+            For a missing or unknown name, another dtype, a shape that the model does not allow, or an array of `out` that cannot
+            take its result.
         """
         arrays = self.checked(feeds)
-        return self.for_feeds(arrays)(arrays)
+        return self.for_feeds(arrays)(arrays, out)
 
     def for_feeds(self, arrays: Mapping[str, Array]) -> BoundPlan:
         """Return the plan bound to the shapes of these feeds."""
@@ -85,14 +91,15 @@ class CompiledPlan:
         overrides = {name: arrays[name] for name in arrays if source and name in source.overridable}
         dims = self._bind_dims(arrays)
         key = tuple(sorted(dims.items()))
-        if overrides:
-            return self._rebind(dims, overrides)
-        bound = self._bound.pop(key, None) or self._rebind(dims, {})
-        self._bound[key] = bound  # the latest last
-        for old in [k for k in self._bound if self._bound[k] is not self.planned][:-KEPT_BINDINGS]:
-            del self._bound[old]
-        self._latest = bound.graph
-        return bound
+        with self._lock:
+            if overrides:
+                return self._rebind(dims, overrides)
+            bound = self._bound.pop(key, None) or self._rebind(dims, {})
+            self._bound[key] = bound  # the latest last
+            for old in [k for k in self._bound if self._bound[k] is not self.planned][:-KEPT_BINDINGS]:
+                del self._bound[old]
+            self._latest = bound.graph
+            return bound
 
     def replan(self, *, time_limit_s: float = 60.0) -> Plan:
         """Search a plan for the extents of the last run, by the method of this one.

@@ -168,12 +168,13 @@ def measure(run: CompiledPlan, feeds: Mapping[str, Any] | None = None, *, runs: 
 
 def _parts(bound: BoundPlan, feeds: Mapping[str, Any]) -> list[float]:
     """Run the plan step by step and time each."""
-    memory = bound.begin(feeds)
     times: list[float] = []
-    for segment in bound.segments:
-        pieces = [(k, k + 1) for k in range(*segment)] if isinstance(segment, tuple) else [segment]
-        for piece in pieces:
-            begun = time.perf_counter()
-            bound.run_segment(piece, memory)
-            times.append(time.perf_counter() - begun)
+    with bound.workspace() as space:
+        bound.begin(feeds, space)
+        for segment in bound.segments:
+            pieces = [(k, k + 1) for k in range(*segment)] if isinstance(segment, tuple) else [segment]
+            for piece in pieces:
+                begun = time.perf_counter()
+                bound.run_segment(piece, space)
+                times.append(time.perf_counter() - begun)
     return times

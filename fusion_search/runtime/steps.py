@@ -30,6 +30,11 @@ class KernelStep:
     kernel: Kernel
     chunk: int
 
+    @property
+    def tasks(self) -> int:
+        """How many pieces of work threads share; one runs on the calling thread."""
+        return -(-self.kernel.items // max(self.chunk, 1))
+
 
 @dataclass(frozen=True, slots=True)
 class CallStep:
