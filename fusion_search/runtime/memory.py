@@ -1,17 +1,25 @@
-"""What a run needs in memory, planned before anything is compiled: the arena of passing values, scratch, results."""
+"""What a run needs in memory, planned before anything is compiled: passing values and scratch in one arena, and results."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
-from fusion_search.runtime.buffers import ALIGN, Arena, Lifetime, plan_buffers
+from fusion_search.runtime.buffers import ALIGN, Lifetime, plan_buffers
 from fusion_search.runtime.steps import KernelStep, Step
 
 #: Bytes behind the scratch of each thread: vector loads may start in the last element's line.
 GUARD_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Scratch of one step: where it starts in the arena, and the bytes from one thread's to the next one's."""
+
+    offset: int
+    stride: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +28,12 @@ class MemoryPlan:
 
     Attributes
     ----------
-    arena : Arena
-        Values that one step computes and a later one reads.
-    scratch_stride : int
-        Bytes from one thread's scratch to the next one's; 0 when no step that several threads run uses any.
-    scratch_bytes : int
-        Scratch of all threads.
+    arena_bytes : int
+        One block for all that passes from step to step, and for scratch, which a step needs only while it runs.
+    offsets : mapping of str to int
+        Place in the arena of each value that one step computes and a later one reads.
+    scratch : mapping of int to Scratch
+        By step, for the steps that use any.
     results : tuple of str
         Values that the caller gets, other than inputs, constants and what has no plain tensor type.
     result_bytes : int
@@ -33,17 +41,17 @@ class MemoryPlan:
         All values in memory, in the order of first use.
     """
 
-    arena: Arena
-    scratch_stride: int
-    scratch_bytes: int
+    arena_bytes: int
+    offsets: Mapping[str, int]
+    scratch: Mapping[int, Scratch]
     results: tuple[str, ...]
     result_bytes: int
     touched: tuple[str, ...]
 
     @property
     def peak_bytes(self) -> int:
-        """Arena, scratch and results together: what a run needs at most."""
-        return self.arena.nbytes + self.scratch_bytes + self.result_bytes
+        """Arena and results together: what a run needs at most."""
+        return self.arena_bytes + self.result_bytes
 
 
 def plan_memory(graph: Graph, steps: Sequence[Step], threads: int) -> MemoryPlan:
@@ -67,9 +75,24 @@ def plan_memory(graph: Graph, steps: Sequence[Step], threads: int) -> MemoryPlan
     plain = [name for name in first if name not in given and graph.values[name].dtype != RUNTIME]
     returned = graph.output_bases
     results = tuple(name for name in plain if name in returned)
-    arena = plan_buffers([Lifetime(name, graph.values[name].nbytes, first[name], last[name]) for name in plain if name not in returned])
-    stride, scratch = _scratch(steps, threads)
-    return MemoryPlan(arena, stride, scratch, results, sum(graph.values[name].nbytes for name in results), tuple(first))
+    passing = [name for name in plain if name not in returned]
+    strides = {k: stride for k, step in enumerate(steps) if (stride := _stride(step))}
+    # one thread runs a step that is one task
+    slots = {k: threads if isinstance(step := steps[k], KernelStep) and step.tasks > 1 else 1 for k in strides}
+    arena = plan_buffers(
+        [
+            *(Lifetime(f"value {name}", graph.values[name].nbytes, first[name], last[name]) for name in passing),
+            *(Lifetime(f"scratch {k}", stride * slots[k], k, k) for k, stride in strides.items()),
+        ]
+    )
+    return MemoryPlan(
+        arena.nbytes,
+        {name: arena.offsets[f"value {name}"] for name in passing},
+        {k: Scratch(arena.offsets[f"scratch {k}"], stride) for k, stride in strides.items()},
+        results,
+        sum(graph.values[name].nbytes for name in results),
+        tuple(first),
+    )
 
 
 def touched(graph: Graph, step: Step) -> list[str]:
@@ -79,14 +102,8 @@ def touched(graph: Graph, step: Step) -> list[str]:
     return sorted({graph.base(name) for name in (*step.node.inputs, *step.node.outputs) if name})
 
 
-def _scratch(steps: Sequence[Step], threads: int) -> tuple[int, int]:
-    """Stride and size: a step of one task runs in one thread, and needs the first slot only."""
-    alone = together = 0
-    for step in steps:
-        if isinstance(step, KernelStep) and step.kernel.scratch_bytes:
-            needs = -(-(step.kernel.scratch_bytes + GUARD_BYTES) // ALIGN) * ALIGN
-            if step.tasks > 1 and threads > 1:
-                together = max(together, needs)
-            else:
-                alone = max(alone, needs)
-    return together, max(together * threads, alone)
+def _stride(step: Step) -> int:
+    """Bytes of one thread's scratch, in whole cache lines; 0 for a step that uses none."""
+    if not isinstance(step, KernelStep) or not step.kernel.scratch_bytes:
+        return 0
+    return -(-(step.kernel.scratch_bytes + GUARD_BYTES) // ALIGN) * ALIGN

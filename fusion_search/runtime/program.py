@@ -19,7 +19,7 @@ from fusion_search.codegen.writer import HEADER
 from fusion_search.errors import FeedError
 from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
-from fusion_search.runtime.memory import plan_memory
+from fusion_search.runtime.memory import Scratch, plan_memory
 from fusion_search.runtime.outputs import checked_outputs
 from fusion_search.runtime.results import ResultBuffers
 from fusion_search.runtime.steps import CallStep, KernelStep, make_steps
@@ -37,20 +37,20 @@ LIBRARY = {
 SAFE_LAYERS = ("omp", "tbb", "safe", "threadsafe")
 #: Bases of the argument tables that every workspace has: its arena and its flag.
 ARENA, FLAG = 0, 1
+#: An arena starts on a page, so that the same plan has the same places in every process.
+PAGE = 4096
 _one_at_a_time = threading.RLock()
 
 
 @dataclass(slots=True)
 class Workspace:
-    """What one run in flight writes to, apart from the results: arena, scratch, argument tables.
+    """What one run in flight writes to, apart from the results: the arena, scratch in it, and argument tables.
 
     A run takes one from the pool of its plan and puts it back, so runs in several threads never share one, and a thread that runs
     again and again touches the same pages.
     """
 
     arena: Array
-    scratch: Array
-    scratch_base: int
     flag: Array
     bases: Array
     table: Array
@@ -129,7 +129,7 @@ class BoundPlan:
                 elif slot.value in self._moving:
                     base = self._moving[slot.value]
                 elif slot.value is not None:
-                    base, offset = ARENA, offset + self.memory.arena.offsets[slot.value]
+                    base, offset = ARENA, offset + self.memory.offsets[slot.value]
                 slots.append(base)
                 offsets.append(offset)
             slots += [-1] * (-len(slots) % 8)
@@ -138,16 +138,18 @@ class BoundPlan:
         self._offsets = np.array(offsets, np.int64)
         rows = []
         self.segments: list[tuple[int, int] | CallStep] = []
-        for step, start in zip(self.steps, starts, strict=True):
+        nowhere = Scratch(0, 0)
+        for k, (step, start) in enumerate(zip(self.steps, starts, strict=True)):
             if isinstance(step, CallStep):
                 self.segments.append(step)
                 continue
-            rows.append((addresses[step.kernel.source], 8 * start, step.kernel.items, step.chunk))
+            scratch = self.memory.scratch.get(k, nowhere)
+            rows.append((addresses[step.kernel.source], 8 * start, step.kernel.items, step.chunk, scratch.offset, scratch.stride))
             if self.segments and isinstance(self.segments[-1], tuple):
                 self.segments[-1] = (self.segments[-1][0], len(rows))
             else:
                 self.segments.append((len(rows) - 1, len(rows)))
-        self._rows = np.array(rows, np.int64).reshape(-1, 4)
+        self._rows = np.array(rows, np.int64).reshape(-1, len(driver.STEP_FIELDS))
 
     # ------------------------------------------------------------------ workspaces
 
@@ -172,15 +174,15 @@ class BoundPlan:
 
     def _new_workspace(self) -> Workspace:
         """Make a workspace; the zeros are the system's, which gives their pages when they are first touched."""
-        arena = _aligned(self.memory.arena.nbytes, 64)
-        scratch = _aligned(self.memory.scratch_bytes, 4096)
+        arena = _aligned(self.memory.arena_bytes, PAGE)
         flag = np.zeros(8, np.int64)
         bases = np.zeros(FLAG + 1 + len(self._moving), np.int64)
         bases[ARENA], bases[FLAG] = arena.ctypes.data, flag.ctypes.data
         table = np.zeros(self._slots.size + 8, np.int64)
         rows = self._rows.copy()
         rows[:, 1] += table.ctypes.data
-        return Workspace(arena, scratch, scratch.ctypes.data, flag, bases, table[: self._slots.size], rows)
+        rows[:, 4] += arena.ctypes.data
+        return Workspace(arena, flag, bases, table[: self._slots.size], rows)
 
     # ------------------------------------------------------------------ running
 
@@ -217,7 +219,7 @@ class BoundPlan:
         """Run consecutive kernels of the step table, or one call."""
         if isinstance(segment, tuple):
             start, stop = segment
-            driver.run_plan(space.rows[start:stop], stop - start, space.scratch_base, self.memory.scratch_stride, self.threads)
+            driver.run_plan(space.rows[start:stop], stop - start, self.threads)
             if space.flag[0]:
                 raise FeedError("an index is outside the tensor that it gathers from", hint="check the fed indices")
         else:
@@ -251,7 +253,7 @@ class BoundPlan:
 
     def _view(self, name: str, space: Workspace) -> Array:
         value = self.graph.values[name]
-        start = self.memory.arena.offsets[name]
+        start = self.memory.offsets[name]
         return space.arena[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
 
     def _returned(self, space: Workspace, out: Mapping[str, Array]) -> dict[str, Array]:

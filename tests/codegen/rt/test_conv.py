@@ -135,8 +135,8 @@ def test_items_through_the_driver(ic, oc, size, k, groups):
             out = np.zeros((2, oc, size, size), np.float32)
             table = conv.conv_argtable(desc, x.ctypes.data, w.ctypes.data, out.ctypes.data, *blocks)
             items = conv.conv_items(shape, 2, *blocks)
-            steps = np.array([[conv.conv_address("conv_items"), table.ctypes.data, items, 1]], np.int64)
-            driver.run_plan(steps, 1, scratch.ctypes.data, stride, threads)
+            steps = np.array([[conv.conv_address("conv_items"), table.ctypes.data, items, 1, scratch.ctypes.data, stride]], np.int64)
+            driver.run_plan(steps, 1, threads)
             results.add(out.tobytes())
     assert len(results) == 1
     view = windows(x, (k, k), (1, 1), (1, 1), pad, pad, (size, size), 0)
