@@ -74,7 +74,7 @@ def _overlapping(array: Array, others: Iterable[tuple[str, Array]]) -> str:
     for name, other in others:
         if np.may_share_memory(array, other):
             try:
-                if np.shares_memory(array, other, max_work=OVERLAP_WORK):
+                if np.shares_memory(array, other, max_work=OVERLAP_WORK):  # type: ignore[arg-type]  # the stubs know two limits only
                     return name
             except np.exceptions.TooHardError:
                 return name

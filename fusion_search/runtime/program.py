@@ -201,7 +201,7 @@ class BoundPlan:
         for value in graph.inputs:
             # a sequence, an optional or a string tensor goes to its readers as it is
             fed = feeds[value.name]
-            memory[value.name] = fed if value.dtype == RUNTIME else np.require(fed, requirements="CA").reshape(value.shape)
+            memory[value.name] = fed if value.dtype == RUNTIME else np.require(fed, requirements=("C", "A")).reshape(value.shape)
         for name, array in (out or {}).items():
             base = graph.base(name)
             if base in self.memory.results and base not in memory:
