@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
 from fusion_search.codegen.access import GroupAccess, Linear, group_access, row_major
+from fusion_search.codegen.extents import Extent
 from fusion_search.codegen.stages import absorbed, choose_blocks, is_reduce, place
 from fusion_search.codegen.writer import Writer, code_of, load
 from fusion_search.fusion.analysis import Analysis
@@ -28,7 +30,7 @@ class Place:
 class Emitter:
     """One kernel in the making; the modules for the kinds of stage write with it."""
 
-    def __init__(self, program: Program, analysis: Analysis) -> None:
+    def __init__(self, program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None) -> None:
         self.program, self.graph = program, program.graph
         self.group: GroupAccess = group_access(program, analysis)
         mask = sum(1 << p for p in analysis.positions)
@@ -37,6 +39,8 @@ class Emitter:
         }
         blocks = choose_blocks(self.group, self.live_out)
         self.tiles, self.whole = blocks.tiles, blocks.whole
+        if tiles:
+            self.tiles = {a: _sized(tile, tiles[a]) if a in tiles and a not in self.whole else tile for a, tile in self.tiles.items()}
         self.w = Writer()
         self.scratch = 0
         self.skip = absorbed(self.group, self.live_out)
@@ -258,6 +262,11 @@ class Emitter:
             atoms = [a for a in self._atoms_of(producer, d) if a in place.strides]
             steps[d] = min((place.strides[a] for a in atoms), default=0)
         return steps
+
+
+def _sized(tile: int, size: int) -> Extent:
+    """A tile of another size that leaves the kernel's text as it is; 1 is no generic size, since strides of 1 are text."""
+    return Extent(max(int(tile), 2), size)
 
 
 def dimension_of(operand: Operand) -> dict[int, int]:

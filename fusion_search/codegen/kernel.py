@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -23,6 +24,29 @@ from fusion_search.ir.spec import OpSpec
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """One outer loop of a kernel: how many of its steps an item takes.
+
+    Attributes
+    ----------
+    loop : int
+        The kernel's number of the loop.
+    atoms : tuple of int
+        The atoms of the group that it walks as one, outermost first.
+    extent, tile : int
+        Steps of the run, and of one item.
+    free : bool
+        Any tile gives the same kernel: it is a number in the argument table.
+    """
+
+    loop: int
+    atoms: tuple[int, ...]
+    extent: int
+    tile: int
+    free: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One kernel and what a step of a plan needs to run it.
 
@@ -38,6 +62,8 @@ class Kernel:
         What one thread needs.
     work_ns : float
         A rough serial time, from which the runtime chooses the items a task.
+    blocks : tuple of Block
+        The outer loops, whose product is `items`.
     """
 
     source: str
@@ -45,16 +71,32 @@ class Kernel:
     items: int
     scratch_bytes: int
     work_ns: float
+    blocks: tuple[Block, ...] = ()
 
 
-def build(program: Program, analysis: Analysis) -> Kernel:
-    """Generate the kernel of a legal group that the generator can emit."""
-    e = Emitter(program, analysis)
+def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None) -> Kernel:
+    """Generate the kernel of a legal group that the generator can emit.
+
+    Parameters
+    ----------
+    program : Program
+    analysis : Analysis
+    tiles : mapping of int to int, optional
+        Tiles for some of the loops that are free in the kernel's blocks, in place of the generator's own.
+    """
+    e = Emitter(program, analysis, tiles)
     items = e.open()
     for stage in e.stages:
         _emit(e, stage)
     work = sum(actual(prod(m.domain.extents)) * _nanoseconds(m.spec) for m in e.group.members)
-    return Kernel(e.w.source("kernel"), tuple(e.w.finished()), actual(items), actual(e.scratch), work)
+    return Kernel(e.w.source("kernel"), tuple(e.w.finished()), actual(items), actual(e.scratch), work, _blocks(e))
+
+
+def _blocks(e: Emitter) -> tuple[Block, ...]:
+    return tuple(
+        Block(a, e.group.pieces[a], actual(e.group.extents[a]), actual(e.tiles.get(a, 1)), a in e.tiles and a not in e.whole)
+        for a in sorted(e.group.outer)
+    )
 
 
 def _emit(e: Emitter, stage: Stage) -> None:

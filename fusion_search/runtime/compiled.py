@@ -13,7 +13,7 @@ from fusion_search.ir.opaque import RUNTIME
 from fusion_search.passes import run_passes
 from fusion_search.runtime.program import Array, BoundPlan
 from fusion_search.runtime.refit import refit, space_of
-from fusion_search.search.methods import METHODS
+from fusion_search.search.methods import METHODS, collector_paused, collector_paused
 from fusion_search.search.plan import Plan
 
 #: Bindings to other extents that are kept ready, the latest ones.
@@ -38,6 +38,14 @@ class CompiledPlan:
     """
 
     def __init__(self, plan: Plan) -> None:
+        with collector_paused():  # thousands of small records, none of them garbage
+            self._compile(plan)
+
+    def _compile(self, plan: Plan) -> None:
+        with collector_paused():  # thousands of small records, none of them garbage
+            self._compile(plan)
+
+    def _compile(self, plan: Plan) -> None:
         self.plan = plan
         source = plan.graph.source
         generic = source.generic if source else None

@@ -22,7 +22,7 @@ from fusion_search.ir.opaque import RUNTIME
 from fusion_search.runtime.memory import Scratch, plan_memory
 from fusion_search.runtime.outputs import checked_outputs
 from fusion_search.runtime.results import ResultBuffers
-from fusion_search.runtime.steps import CallStep, KernelStep, make_steps
+from fusion_search.runtime.steps import CallStep, Choose, KernelStep, make_steps
 
 Array = np.ndarray[Any, Any]
 
@@ -68,6 +68,8 @@ class BoundPlan:
         Node names of each group, in order.
     generic : Graph, optional
         The model for generic extents, which gives the kernels their structure.
+    choose : callable, optional
+        Says how a kernel is to run in place of what the generator and the runtime choose.
 
     Attributes
     ----------
@@ -77,10 +79,10 @@ class BoundPlan:
         Planned buffers, scratch and results of one run.
     """
 
-    def __init__(self, graph: Graph, groups: Sequence[Sequence[str]], generic: Graph | None = None) -> None:
+    def __init__(self, graph: Graph, groups: Sequence[Sequence[str]], generic: Graph | None = None, choose: Choose | None = None) -> None:
         self.graph = graph
         self.threads = int(numba.get_num_threads())
-        self.steps = make_steps(graph, groups, self.threads, generic)
+        self.steps = make_steps(graph, groups, self.threads, generic, choose)
         before = loader.stats().compiled
         addresses = self._compile()
         self.compilations = loader.stats().compiled - before

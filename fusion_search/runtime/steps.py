@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fusion_search.codegen.capability import can_emit
-from fusion_search.codegen.extents import paired
+from fusion_search.codegen.extents import Extent, actual, paired
 from fusion_search.codegen.kernel import Kernel, build
-from fusion_search.fusion.analysis import analyse
+from fusion_search.fusion.analysis import Analysis, analyse
 from fusion_search.fusion.program import Program, bits
 from fusion_search.ir.graph import Graph, Node
 from fusion_search.ir.ops import OPS
@@ -52,10 +52,42 @@ class CallStep:
 Step = KernelStep | CallStep
 
 
-def make_steps(graph: Graph, groups: Sequence[Sequence[str]], threads: int, generic: Graph | None = None) -> list[Step]:
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a kernel is to run, in place of what the generator and the runtime choose.
+
+    Attributes
+    ----------
+    tiles : mapping of int to int
+        By the kernel's number of each loop that is free.
+    chunk : int
+        Items of one task.
+    """
+
+    tiles: Mapping[int, int]
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A group's kernel as the generator makes it, and what it was made from."""
+
+    nodes: tuple[str, ...]
+    program: Program
+    analysis: Analysis
+    kernel: Kernel
+
+
+Choose = Callable[[Made], Choice | None]
+
+
+def make_steps(
+    graph: Graph, groups: Sequence[Sequence[str]], threads: int, generic: Graph | None = None, choose: Choose | None = None
+) -> list[Step]:
     """Generate the steps of a plan's groups, in order.
 
-    A group without a kernel is evaluated node by node with the operators' NumPy forms.
+    A group without a kernel is evaluated node by node with the operators' NumPy forms. Groups of equal structure and extents are
+    generated once.
 
     Parameters
     ----------
@@ -65,31 +97,78 @@ def make_steps(graph: Graph, groups: Sequence[Sequence[str]], threads: int, gene
     threads : int
     generic : Graph, optional
         The model for generic extents: then kernels have the structure that serves all extents.
+    choose : callable, optional
+        Says how a kernel is to run; None leaves it as it is.
     """
     laid = paired(generic, graph) if generic is not None and generic is not graph else None
     structure, names = laid if laid is not None else (graph, {})
     program = Program(structure)
     bound = {node.name: node for node in graph.nodes}
     steps: list[Step] = []
+    known: dict[Hashable, Made | None] = {}
     for group in groups:
         positions = tuple(bits(program.mask(list(group))))
-        analysis = analyse(program, positions, 64)
-        if can_emit(program, analysis) is None:
-            kernel = build(program, analysis)
-            if names:
-                slots = tuple(
-                    replace(slot, value=names.get(slot.value, slot.value)) if slot.value and not slot.external else slot
-                    for slot in kernel.slots
-                )
-                kernel = replace(kernel, slots=slots)
-            steps.append(KernelStep(tuple(group), kernel, _chunk(kernel, threads)))
+        made = _made(program, positions, known)
+        if made is None:
+            nodes = [bound[program.members[p].node.name] for p in positions]
+            steps += [CallStep(node, _function(node)) for node in nodes]
             continue
-        nodes = [bound[program.members[p].node.name] for p in positions]
-        steps += [CallStep(node, _function(node)) for node in nodes]
+        chosen = choose(made) if choose else None
+        kernel = build(program, made.analysis, chosen.tiles) if chosen else made.kernel
+        chunk = chosen.chunk if chosen else choose_chunk(kernel, threads)
+        steps.append(KernelStep(made.nodes, renamed(kernel, names), chunk))
     return steps
 
 
-def _chunk(kernel: Kernel, threads: int) -> int:
+def _made(program: Program, positions: tuple[int, ...], known: dict[Hashable, Made | None]) -> Made | None:
+    """Generate a group's kernel, or take that of an equal group with this one's tensors in its argument table."""
+    key, values = _structure(program, positions)
+    nodes = tuple(program.members[p].node.name for p in positions)
+    if key in known:
+        made = known[key]
+        if made is None:
+            return None
+        theirs = _structure(program, made.analysis.positions)[1]
+        kernel = renamed(made.kernel, dict(zip(theirs, values, strict=True)))
+        return Made(nodes, program, replace(made.analysis, positions=positions), kernel)
+    analysis = analyse(program, positions, 64)
+    known[key] = Made(nodes, program, analysis, build(program, analysis)) if can_emit(program, analysis) is None else None
+    return known[key]
+
+
+def _structure(program: Program, positions: tuple[int, ...]) -> tuple[Hashable, list[str]]:
+    """What a kernel depends on, and the tensors of a group in the order in which that mentions them."""
+    place: dict[int, int] = {}
+    parts: list[Hashable] = []
+    mask = sum(1 << p for p in positions)
+    for p in positions:
+        member = program.members[p]
+        # equal signatures say that generic extents are equal, not that those of the run are
+        parts += [member.signature, tuple(map(actual, member.domain.extents)), _actual(member.node.attrs)]
+        for operand in member.operands:
+            inside = operand.producer >= 0 and bool(mask >> operand.producer & 1)
+            parts += [place.setdefault(operand.base, len(place)), inside, tuple(map(actual, operand.base_shape))]
+        for value in member.outputs:
+            parts += [place.setdefault(value, len(place)), value in program.kept or bool(program.readers[value] & ~mask)]
+    return tuple(parts), [program.value_name[value] for value in place]
+
+
+def _actual(attribute: Any) -> Any:
+    if isinstance(attribute, tuple):
+        return tuple(map(_actual, attribute))
+    return attribute.actual if isinstance(attribute, Extent) else None
+
+
+def renamed(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
+    """Return a kernel with other tensors in its argument table."""
+    if not names:
+        return kernel
+    slots = (replace(slot, value=names.get(slot.value, slot.value)) if slot.value and not slot.external else slot for slot in kernel.slots)
+    return replace(kernel, slots=tuple(slots))
+
+
+def choose_chunk(kernel: Kernel, threads: int) -> int:
+    """Choose the items of one task: all of them where entering a parallel region would cost more than it saves."""
     if kernel.work_ns < SERIAL_NS or kernel.items <= 1:
         return max(kernel.items, 1)
     tasks = max(threads, min(int(kernel.work_ns / TASK_NS), 16 * threads))
