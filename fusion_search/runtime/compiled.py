@@ -42,10 +42,6 @@ class CompiledPlan:
             self._compile(plan)
 
     def _compile(self, plan: Plan) -> None:
-        with collector_paused():  # thousands of small records, none of them garbage
-            self._compile(plan)
-
-    def _compile(self, plan: Plan) -> None:
         self.plan = plan
         source = plan.graph.source
         generic = source.generic if source else None

@@ -51,7 +51,41 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tiles: tuple[Tile, ...] = ()
 
 
-class PlanGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a group runs since it was tuned: a legal schedule that measured faster, not the one of least J.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    items_per_task : int
+        Blocks that one thread takes at a time; all of them run on the calling thread.
+    cost_as : int
+        What the model charges for this schedule, in attoseconds; the group's J is the least over all schedules.
+    before_s, after_s : float
+        Medians on the machine that tuned it, in turn, of the kernel as it ran before and as it runs now.
+    ratio, ratio_low, ratio_high : float
+        Median and quartiles of after over before, pair by pair.
+    trials : int
+        Schedules that were measured.
+    """
+
+    schedule: Schedule
+    items_per_task: int
+    cost_as: int
+    before_s: float
+    after_s: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    trials: int
+
+    @property
+    def cost_s(self) -> float:
+        """What the model charges for this schedule, in seconds."""
+        return self.cost_as * ATTOSECOND
+
+
+class PlanGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One kernel.
 
     Attributes
@@ -63,12 +97,15 @@ class PlanGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stores : tuple of str
         Values written to memory.
     schedule : Schedule
+        The one of least J, which `terms` and `cost_as` belong to.
     terms : dict of str to float
         Unweighted terms, in seconds.
     cost_as : int
         The group's share of J, in attoseconds.
     bytes_read, bytes_written : int
         Distinct live-ins and live-outs in whole cache lines.
+    tuned : Tuned or None
+        Another schedule that the group runs by, and what it measured.
     """
 
     nodes: tuple[str, ...]
@@ -79,6 +116,7 @@ class PlanGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cost_as: int
     bytes_read: int
     bytes_written: int
+    tuned: Tuned | None = None
 
     @property
     def cost_s(self) -> float:
