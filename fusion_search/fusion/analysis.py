@@ -130,9 +130,7 @@ def analyse(program: Program, positions: tuple[int, ...], line_bytes: int) -> An
     )
 
 
-def features_under(
-    program: Program, analysis: Analysis, blocks: Sequence[tuple[tuple[int, ...], int]], line_bytes: int
-) -> GroupFeatures:
+def features_under(program: Program, analysis: Analysis, blocks: Sequence[tuple[tuple[int, ...], int]], line_bytes: int) -> GroupFeatures:
     """Count a group under one schedule of any blocks, not only those that the knobs offer.
 
     Parameters

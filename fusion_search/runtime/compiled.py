@@ -13,7 +13,8 @@ from fusion_search.ir.opaque import RUNTIME
 from fusion_search.passes import run_passes
 from fusion_search.runtime.program import Array, BoundPlan
 from fusion_search.runtime.refit import refit, space_of
-from fusion_search.search.methods import METHODS, collector_paused, collector_paused
+from fusion_search.runtime.schedules import chooser
+from fusion_search.search.methods import METHODS, collector_paused
 from fusion_search.search.plan import Plan
 
 #: Bindings to other extents that are kept ready, the latest ones.
@@ -53,7 +54,9 @@ class CompiledPlan:
         self._lock = threading.Lock()
         self._bound: dict[tuple[tuple[str, int], ...], BoundPlan] = {}
         self._latest = plan.graph
-        self.planned = BoundPlan(plan.graph, self._groups, self._generic)
+        tuned = {group.nodes: group.tuned for group in plan.groups if group.tuned is not None}
+        self._choose = chooser(tuned)  # measured for the planned extents; others run as the generator chooses
+        self.planned = BoundPlan(plan.graph, self._groups, self._generic, self._choose)
         self.compilations = self.planned.compilations
         self._dims = dict(source.dims) if source else {}
         self._bound[tuple(sorted(self._dims.items()))] = self.planned
@@ -121,7 +124,8 @@ class CompiledPlan:
         if source is None:
             raise FeedError("the graph was built for its own shapes only", hint="build it again for others")
         graph = run_passes(source.bind(dims, overrides))
-        bound = BoundPlan(graph, refit(self.plan, self._groups, graph), self._generic)
+        choose = self._choose if dict(dims) == self._dims else None
+        bound = BoundPlan(graph, refit(self.plan, self._groups, graph), self._generic, choose)
         self.compilations += bound.compilations
         return bound
 

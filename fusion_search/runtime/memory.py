@@ -76,7 +76,7 @@ def plan_memory(graph: Graph, steps: Sequence[Step], threads: int) -> MemoryPlan
     returned = graph.output_bases
     results = tuple(name for name in plain if name in returned)
     passing = [name for name in plain if name not in returned]
-    strides = {k: stride for k, step in enumerate(steps) if (stride := _stride(step))}
+    strides = {k: stride for k, step in enumerate(steps) if (stride := stride_of(step))}
     # one thread runs a step that is one task
     slots = {k: threads if isinstance(step := steps[k], KernelStep) and step.tasks > 1 else 1 for k in strides}
     arena = plan_buffers(
@@ -102,7 +102,7 @@ def touched(graph: Graph, step: Step) -> list[str]:
     return sorted({graph.base(name) for name in (*step.node.inputs, *step.node.outputs) if name})
 
 
-def _stride(step: Step) -> int:
+def stride_of(step: Step) -> int:
     """Bytes of one thread's scratch, in whole cache lines; 0 for a step that uses none."""
     if not isinstance(step, KernelStep) or not step.kernel.scratch_bytes:
         return 0

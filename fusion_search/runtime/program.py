@@ -19,10 +19,10 @@ from fusion_search.codegen.writer import HEADER
 from fusion_search.errors import FeedError
 from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
-from fusion_search.runtime.memory import Scratch, plan_memory
+from fusion_search.runtime.memory import Scratch, plan_memory, stride_of
 from fusion_search.runtime.outputs import checked_outputs
 from fusion_search.runtime.results import ResultBuffers
-from fusion_search.runtime.steps import CallStep, Choose, KernelStep, make_steps
+from fusion_search.runtime.steps import CallStep, Choice, Choose, KernelStep, Made, make_steps
 
 Array = np.ndarray[Any, Any]
 
@@ -58,6 +58,20 @@ class Workspace:
     memory: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class LoneStep:
+    """One step by itself, with its own argument table and scratch."""
+
+    rows: Array
+    table: Array
+    scratch: Array
+    threads: int
+
+    def run(self) -> None:
+        """Run the step as often as it was laid out for."""
+        driver.run_plan(self.rows, len(self.rows), self.threads)
+
+
 class BoundPlan:
     """A plan compiled for the shapes of one graph; safe to call from several threads at once.
 
@@ -82,7 +96,9 @@ class BoundPlan:
     def __init__(self, graph: Graph, groups: Sequence[Sequence[str]], generic: Graph | None = None, choose: Choose | None = None) -> None:
         self.graph = graph
         self.threads = int(numba.get_num_threads())
-        self.steps = make_steps(graph, groups, self.threads, generic, choose)
+        #: The kernels as the generator makes them, by nodes.
+        self.kernels: dict[tuple[str, ...], Made] = {}
+        self.steps = make_steps(graph, groups, self.threads, generic, self._remembering(choose))
         before = loader.stats().compiled
         addresses = self._compile()
         self.compilations = loader.stats().compiled - before
@@ -92,6 +108,13 @@ class BoundPlan:
         self._lock = threading.Lock()
         self._idle: list[Workspace] = []
         self._build_tables(addresses)
+
+    def _remembering(self, choose: Choose | None) -> Choose:
+        def chosen(made: Made) -> Choice | None:
+            self.kernels[made.nodes] = made
+            return choose(made) if choose else None
+
+        return chosen
 
     @property
     def peak_bytes(self) -> int:
@@ -118,24 +141,12 @@ class BoundPlan:
         starts: list[int] = []
         for step in self.steps:
             starts.append(len(slots))
-            if not isinstance(step, KernelStep):
-                continue
-            for slot in step.kernel.slots:
-                base, offset = -1, slot.number
-                if slot.value == "":
-                    base = FLAG
-                elif slot.value is not None and slot.external:
-                    offset = LIBRARY[slot.value]()
-                elif slot.value in self.constants:
-                    offset += self.constants[slot.value].ctypes.data
-                elif slot.value in self._moving:
-                    base = self._moving[slot.value]
-                elif slot.value is not None:
-                    base, offset = ARENA, offset + self.memory.offsets[slot.value]
-                slots.append(base)
-                offsets.append(offset)
-            slots += [-1] * (-len(slots) % 8)
-            offsets += [0] * (-len(offsets) % 8)
+            if isinstance(step, KernelStep):
+                for base, offset in self._entries(step):
+                    slots.append(base)
+                    offsets.append(offset)
+                slots += [-1] * (-len(slots) % 8)
+                offsets += [0] * (-len(offsets) % 8)
         self._slots = np.array(slots, np.int64)
         self._offsets = np.array(offsets, np.int64)
         rows = []
@@ -152,6 +163,39 @@ class BoundPlan:
             else:
                 self.segments.append((len(rows) - 1, len(rows)))
         self._rows = np.array(rows, np.int64).reshape(-1, len(driver.STEP_FIELDS))
+
+    def _entries(self, step: KernelStep) -> Iterator[tuple[int, int]]:
+        """Yield the base (-1 for none) and the number of each slot of a kernel's argument table."""
+        for slot in step.kernel.slots:
+            if slot.value is None:
+                yield -1, slot.number
+            elif slot.value == "":
+                yield FLAG, 0
+            elif slot.external:
+                yield -1, LIBRARY[slot.value]()
+            elif slot.value in self.constants:
+                yield -1, self.constants[slot.value].ctypes.data + slot.number
+            elif slot.value in self._moving:
+                yield self._moving[slot.value], slot.number
+            else:
+                yield ARENA, self.memory.offsets[slot.value] + slot.number
+
+    def lone_step(self, step: KernelStep, space: Workspace, times: int) -> LoneStep:
+        """Lay out a variant of one of the plan's steps, to run again and again in a workspace that was begun.
+
+        Parameters
+        ----------
+        step : KernelStep
+            A step of this plan, its kernel cut otherwise or its tasks of other sizes.
+        space : Workspace
+        times : int
+            How often one run runs it.
+        """
+        address = loader.load(HEADER + step.kernel.source, ["kernel"])["kernel"]
+        entries = np.array([offset + (space.bases[base] if base >= 0 else 0) for base, offset in self._entries(step)], np.int64)
+        scratch = _aligned(stride_of(step) * self.threads, PAGE)
+        row = (address, entries.ctypes.data, step.kernel.items, step.chunk, scratch.ctypes.data, stride_of(step))
+        return LoneStep(np.array([row] * times, np.int64), entries, scratch, self.threads)
 
     # ------------------------------------------------------------------ workspaces
 
@@ -216,6 +260,17 @@ class BoundPlan:
                 space.bases[k] = memory[name].ctypes.data
         driver.bind(space.table, self._slots, self._offsets, space.bases)
         space.flag[0] = 0
+
+    def run_until(self, stop: int, space: Workspace) -> None:
+        """Run the steps before a step, by their place in `steps`."""
+        kernels = sum(isinstance(step, KernelStep) for step in self.steps[:stop])
+        calls = stop - kernels
+        for segment in self.segments:
+            if isinstance(segment, tuple) and segment[0] < kernels:
+                self.run_segment((segment[0], min(segment[1], kernels)), space)
+            elif isinstance(segment, CallStep) and calls:
+                calls -= 1
+                self.run_segment(segment, space)
 
     def run_segment(self, segment: tuple[int, int] | CallStep, space: Workspace) -> None:
         """Run consecutive kernels of the step table, or one call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -68,14 +69,38 @@ class Choice:
     chunk: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Made:
-    """A group's kernel as the generator makes it, and what it was made from."""
+    """A group's kernel as the generator makes it, and what it was made from.
+
+    Attributes
+    ----------
+    nodes : tuple of str
+        In canonical order.
+    program : Program
+        Of the graph whose extents decide the kernel's structure.
+    positions : tuple of int
+    kernel : Kernel
+    names : mapping of str to str
+        What the tensors of that graph are called in the graph that runs.
+    """
 
     nodes: tuple[str, ...]
     program: Program
-    analysis: Analysis
+    positions: tuple[int, ...]
     kernel: Kernel
+    names: Mapping[str, str]
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        """The group's loops; a group that takes the kernel of an equal one is analysed only when they are asked for."""
+        return analyse(self.program, self.positions, 64)
+
+    def step(self, threads: int, choice: Choice | None = None) -> KernelStep:
+        """Return the step as it runs by itself, or by a choice."""
+        kernel = build(self.program, self.analysis, choice.tiles) if choice else self.kernel
+        chunk = choice.chunk if choice else choose_chunk(kernel, threads)
+        return KernelStep(self.nodes, renamed(kernel, self.names), chunk)
 
 
 Choose = Callable[[Made], Choice | None]
@@ -108,19 +133,16 @@ def make_steps(
     known: dict[Hashable, Made | None] = {}
     for group in groups:
         positions = tuple(bits(program.mask(list(group))))
-        made = _made(program, positions, known)
+        made = _made(program, positions, names, known)
         if made is None:
             nodes = [bound[program.members[p].node.name] for p in positions]
             steps += [CallStep(node, _function(node)) for node in nodes]
             continue
-        chosen = choose(made) if choose else None
-        kernel = build(program, made.analysis, chosen.tiles) if chosen else made.kernel
-        chunk = chosen.chunk if chosen else choose_chunk(kernel, threads)
-        steps.append(KernelStep(made.nodes, renamed(kernel, names), chunk))
+        steps.append(made.step(threads, choose(made) if choose else None))
     return steps
 
 
-def _made(program: Program, positions: tuple[int, ...], known: dict[Hashable, Made | None]) -> Made | None:
+def _made(program: Program, positions: tuple[int, ...], names: Mapping[str, str], known: dict[Hashable, Made | None]) -> Made | None:
     """Generate a group's kernel, or take that of an equal group with this one's tensors in its argument table."""
     key, values = _structure(program, positions)
     nodes = tuple(program.members[p].node.name for p in positions)
@@ -128,11 +150,12 @@ def _made(program: Program, positions: tuple[int, ...], known: dict[Hashable, Ma
         made = known[key]
         if made is None:
             return None
-        theirs = _structure(program, made.analysis.positions)[1]
+        theirs = _structure(program, made.positions)[1]
         kernel = renamed(made.kernel, dict(zip(theirs, values, strict=True)))
-        return Made(nodes, program, replace(made.analysis, positions=positions), kernel)
+        return Made(nodes, program, positions, kernel, names)
     analysis = analyse(program, positions, 64)
-    known[key] = Made(nodes, program, analysis, build(program, analysis)) if can_emit(program, analysis) is None else None
+    emitted = can_emit(program, analysis) is None
+    known[key] = Made(nodes, program, positions, build(program, analysis), names) if emitted else None
     return known[key]
 
 

@@ -154,7 +154,6 @@ def _price(
     if group.cost_as != cost:
         yield Violation("cost", where, f"cost_as is {group.cost_as}, priced {cost}")
 
-
     yield from _least(plan, group, counts, model, where)
 
 
