@@ -7,6 +7,7 @@ import is imported inside the commands, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import errno
+import importlib
 import re
 import statistics
 import sys
@@ -31,8 +32,21 @@ FAILURE, USAGE, UNSOUND = 1, 2, 3
 _DEBUG = "fusion_search.debug"
 
 
+#: Commands with a module of their own, which is imported when one of them is asked for.
+ELSEWHERE = {"sweep": "fusion_search.cli_tuning", "tune": "fusion_search.cli_tuning"}
+
+
 class _Commands(click.Group):
     """Turns what a command raises into one line and an exit status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in ELSEWHERE:
+            found: click.Command = getattr(importlib.import_module(ELSEWHERE[cmd_name]), cmd_name)
+            return found
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -138,7 +152,7 @@ top_option = click.option("--top", type=click.IntRange(0), default=0, metavar="N
 pairs_option = click.option("--pairs", type=click.IntRange(1), default=5, show_default=True, help="Runs of fused and unfused, in turn.")
 
 
-def _search_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def search_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--save", type=click.Path(dir_okay=False), callback=_writable, help="Write the plan to this file."),
         click.option("--time-limit", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Seconds to search."),
@@ -166,7 +180,7 @@ def cli() -> None:
 @cli.command()
 @click.option("--model", default="squeezenet", show_default=True, help="A light network of the onnx package.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the model's weights.")
-@_search_options
+@search_options
 @pairs_option
 @top_option
 @json_option
@@ -190,7 +204,7 @@ def demo(model: str, seed: int, as_json: bool, pairs: int, top: int, **search: A
 
 @cli.command()
 @click.argument("model", type=type_file)
-@_search_options
+@search_options
 @dim_option
 @click.option("--assert-fused", multiple=True, metavar="A,B", callback=_names, help="Fail, with the reason, unless one kernel has both.")
 @top_option
@@ -204,9 +218,9 @@ def plan(model: str, dims: dict[str, int], as_json: bool, top: int, assert_fused
     """
     import fusion_search as fs
 
-    planned = _plan(model, dims, **search)
+    planned = plan_for(model, dims, **search)
     if as_json:
-        _print_json(planned.facts)
+        print_json(planned.facts)
     else:
         _show_plan(planned, top)
     if planned.facts["violations"]:
@@ -220,7 +234,7 @@ def plan(model: str, dims: dict[str, int], as_json: bool, top: int, assert_fused
 @cli.command()
 @click.argument("model", type=type_file)
 @click.argument("nodes", nargs=-1, metavar="[A B]")
-@_search_options
+@search_options
 @dim_option
 @click.option("--flips/--no-flips", default=True, help="Look for where the decision flips.")
 @json_option
@@ -237,11 +251,11 @@ def explain(model: str, nodes: tuple[str, ...], dims: dict[str, int], flips: boo
 
     if len(nodes) not in (0, 2):
         raise click.UsageError(f"expected two nodes or none, got {len(nodes)}")
-    planned = _plan(model, dims, baselines=False, **search)
+    planned = plan_for(model, dims, baselines=False, **search)
     with step("explain"):
         found = fs.explain(planned.plan, *nodes, flips=flips, time_limit_s=search["time_limit"])
     if as_json:
-        _print_json({key: planned.facts[key] for key in ("model", "dims", "profile", "method", "status", "cost_s")} | facts(found))
+        print_json({key: planned.facts[key] for key in ("model", "dims", "profile", "method", "status", "cost_s")} | facts(found))
     else:
         for line in str(found).splitlines():
             click.echo(line[: len(line) - len(line.lstrip())] + one_line(line))
@@ -250,7 +264,7 @@ def explain(model: str, nodes: tuple[str, ...], dims: dict[str, int], flips: boo
 
 @cli.command()
 @click.argument("model", type=type_file)
-@_search_options
+@search_options
 @dim_option
 @click.option("--feeds", type=type_file, help="Inputs from an .npz file, by name; seeded random ones by default.")
 @pairs_option
@@ -284,9 +298,9 @@ def check(model: str, plan_file: str, dims: dict[str, int], as_json: bool) -> in
     with step(f"read {model}"):
         graph = fs.load(model, dims=dims)
         found = fs.Plan.load(plan_file, graph)
-    violations = _checked(graph, found)
+    violations = checked(graph, found)
     if as_json:
-        _print_json({"model": model, "plan": plan_file, "sound": not violations, "violations": violations})
+        print_json({"model": model, "plan": plan_file, "sound": not violations, "violations": violations})
     else:
         click.echo("\n".join(violations) if violations else f"{plan_file}: sound, {found.launches} launches, J {seconds(found.cost_s)}")
     return UNSOUND if violations else 0
@@ -313,7 +327,7 @@ def profiles(name: str | None, as_json: bool) -> None:
         rows = hardware_profiles.records(name)
         columns = ["field", "value", "kind", "source", "note"]
     if as_json:
-        _print_json({"profiles" if name is None else "figures": rows})
+        print_json({"profiles" if name is None else "figures": rows})
         return
     from fusion_search.report.text import console, show_records
 
@@ -349,7 +363,7 @@ def _constraints(
     return [*(fs.must_fuse(*names) for names in must_fuse), *apart, *off, *([fs.keep(*keep)] if keep else [])]
 
 
-def _plan(
+def plan_for(
     model: str,
     dims: dict[str, int],
     *,
@@ -378,7 +392,7 @@ def _plan(
             others[other] = fs.search(graph, target, method=other, constraints=demanded)
         except UsageError as error:  # the method cannot do what is demanded
             say(f"{other}: {error}")
-    violations = _checked(graph, found)
+    violations = checked(graph, found)
     if save:
         found.save(save)
         say(f"wrote {save}")
@@ -390,7 +404,7 @@ def _plan(
     return _Planned(found, others, facts)
 
 
-def _checked(graph: fs.Graph, found: fs.Plan) -> list[str]:
+def checked(graph: fs.Graph, found: fs.Plan) -> list[str]:
     import fusion_search as fs
     from fusion_search.report.progress import step
 
@@ -402,11 +416,11 @@ def _run(model: str, dims: dict[str, int], feeds: str | None, *, as_json: bool, 
     import fusion_search as fs
     from fusion_search.report.progress import step
 
-    arrays = _feeds(feeds) if feeds else None
-    planned = _plan(model, dims, **search)
+    arrays = feeds_from(feeds) if feeds else None
+    planned = plan_for(model, dims, **search)
     facts = planned.facts
     if facts["violations"]:
-        _print_json(facts) if as_json else _show_plan(planned, top)
+        print_json(facts) if as_json else _show_plan(planned, top)
         return UNSOUND
     with step("compile"):
         fs.compile(planned.plan)
@@ -415,13 +429,13 @@ def _run(model: str, dims: dict[str, int], feeds: str | None, *, as_json: bool, 
     facts["verify"] = {key: getattr(verified, key) for key in ("ok", "max_abs", "max_rel", "reference")}
     with step("measure fused against unfused"):
         facts["measure"] = _measured(planned.plan, planned.baselines.get("unfused", planned.plan), arrays, pairs)
-    _print_json(facts) if as_json else _show_plan(planned, top)
+    print_json(facts) if as_json else _show_plan(planned, top)
     if not verified.ok:
         click.echo(f"error: results differ from the reference: {verified.max_abs:.3g} absolute, {verified.max_rel:.3g} relative", err=True)
     return 0 if verified.ok else FAILURE
 
 
-def _feeds(path: str) -> dict[str, np.ndarray[Any, Any]]:
+def feeds_from(path: str) -> dict[str, np.ndarray[Any, Any]]:
     import zipfile
 
     import numpy as np
@@ -455,7 +469,7 @@ def _measured(found: fs.Plan, unfused: fs.Plan, feeds: Mapping[str, Any] | None,
     }
 
 
-def _print_json(value: Mapping[str, Any]) -> None:
+def print_json(value: Mapping[str, Any]) -> None:
     import msgspec
 
     text = msgspec.json.encode(value, enc_hook=lambda other: other.item() if hasattr(other, "item") else str(other))
