@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from fusion_search.codegen.access import library_kernel
+from fusion_search.codegen.buffers import ALIGN, Lifetime, plan_buffers
 from fusion_search.codegen.convolution import emit_convolution
-from fusion_search.codegen.emit import Emitter
+from fusion_search.codegen.emit import Emitter, Reservation
 from fusion_search.codegen.extents import actual
 from fusion_search.codegen.generic import emit_generic
 from fusion_search.codegen.nest import emit_loops
@@ -64,6 +65,8 @@ class Kernel:
         A rough serial time, from which the runtime chooses the items a task.
     blocks : tuple of Block
         The outer loops, whose product is `items`.
+    reserved : tuple of Reservation
+        The parts of the scratch.
     """
 
     source: str
@@ -72,6 +75,7 @@ class Kernel:
     scratch_bytes: int
     work_ns: float
     blocks: tuple[Block, ...] = ()
+    reserved: tuple[Reservation, ...] = ()
 
 
 def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None) -> Kernel:
@@ -86,10 +90,30 @@ def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None 
     """
     e = Emitter(program, analysis, tiles)
     items = e.open()
-    for stage in e.stages:
+    for k, stage in enumerate(e.stages):
+        e.now = k
         _emit(e, stage)
     work = sum(actual(prod(m.domain.extents)) * _nanoseconds(m.spec) for m in e.group.members)
-    return Kernel(e.w.source("kernel"), tuple(e.w.finished()), actual(items), actual(e.scratch), work, _blocks(e))
+    reserved = tuple(e.reserved.values())
+    made = Kernel(e.w.source("kernel"), tuple(e.w.finished()), actual(items), 0, work, _blocks(e), reserved)
+    arena = plan_buffers([Lifetime(f"{part.slot:6}", part.nbytes, part.first, part.last) for part in reserved])
+    return placed(made, {int(name): offset for name, offset in arena.offsets.items()}, arena.nbytes)
+
+
+def placed(kernel: Kernel, offsets: Mapping[int, int], nbytes: int) -> Kernel:
+    """Return a kernel with the parts of its scratch at these offsets, by slot."""
+    slots = tuple(Slot(None, offsets[k]) if k in offsets else slot for k, slot in enumerate(kernel.slots))
+    return replace(kernel, slots=slots, scratch_bytes=nbytes)
+
+
+def scratch_apart(kernel: Kernel) -> Kernel:
+    """Return a kernel no two parts of whose scratch share a place, so that a wrong access of one is none of another."""
+    offsets: dict[int, int] = {}
+    at = 0
+    for part in kernel.reserved:
+        offsets[part.slot] = at
+        at += -(-max(part.nbytes, 1) // ALIGN) * ALIGN
+    return placed(kernel, offsets, at)
 
 
 def _blocks(e: Emitter) -> tuple[Block, ...]:

@@ -182,7 +182,7 @@ def _accumulator(e: Emitter, i: int, parallel: list[int]) -> Place:
     for atom in reversed(spanned):
         strides[atom] = step
         step *= e.tiles.get(atom, e.group.extents[atom])
-    return Place("scratch", code, f"S + {e.w.number(('total', i), e.reserve(4 * step))}", strides, f"total{i}")
+    return Place("scratch", code, f"S + {e.reserve(('total', i), 4 * step)}", strides, f"total{i}")
 
 
 def _combined(e: Emitter, i: int, total: str, text: str) -> str:

@@ -195,9 +195,7 @@ class GroupSpace:
         """Return every structural rule that a set of nodes breaks, or the first one that its schedule breaks."""
         found = [
             reason
-            for reason in (
-                rule(group) for rule in (self._convex, self._lonely, self._size, self._contractions, self._connected)
-            )
+            for reason in (rule(group) for rule in (self._convex, self._lonely, self._size, self._contractions, self._connected))
             if reason
         ]
         if not found:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fusion_search.codegen.buffers import ALIGN, Lifetime, plan_buffers
 from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
-from fusion_search.runtime.buffers import ALIGN, Lifetime, plan_buffers
 from fusion_search.runtime.steps import KernelStep, Step
 
 #: Bytes behind the scratch of each thread: vector loads may start in the last element's line.

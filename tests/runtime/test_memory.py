@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import fusion_search as fs
+from fusion_search.codegen.buffers import Lifetime, most_alive
 from fusion_search.ir.builder import GraphBuilder
-from fusion_search.runtime.buffers import Lifetime, most_alive
 from fusion_search.runtime.compiled import CompiledPlan
 from fusion_search.runtime.memory import ALIGN, plan_memory, touched
 from fusion_search.runtime.steps import KernelStep
