@@ -4,11 +4,17 @@ J is modelled, so the figures are the same on every machine. Run from the reposi
 
     python -m experiments.policies squeezenet resnet50 --profile local --profile nvidia-h100-sxm
     python -m experiments.policies model.onnx --dim batch=1
+    python -m experiments.policies --data experiments/policies.csv --summary
+
+The last line plans every light network of the ``onnx`` package on every profile, writes the data beside this file, and prints the
+table of the README.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import statistics
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -80,6 +86,36 @@ def markdown(rows: Iterable[Row]) -> str:
     return "\n".join(lines)
 
 
+def summary(rows: Iterable[Row]) -> str:
+    """Render rows as one line a profile: geometric mean over the models, and the worst of them in brackets."""
+    by_profile: dict[str, list[Row]] = {}
+    for row in rows:
+        by_profile.setdefault(str(row["profile"]), []).append(row)
+    methods = [key for key in next(iter(by_profile.values()))[0] if key not in ("model", "profile", "status")]
+    lines = [f"| profile | {' | '.join(methods)} |", "|---" * (1 + len(methods)) + "|"]
+    for profile, group in by_profile.items():
+        columns = [[float(row[method]) for row in group] for method in methods]
+        cells = [f"{_short(statistics.geometric_mean(column))} ({_short(max(column))})" for column in columns]
+        unproved = "" if all(row["status"] == "optimal" for row in group) else " ~"
+        lines.append(f"| `{profile}`{unproved} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_data(rows: Sequence[Row], path: str | Path) -> None:
+    """Write rows as CSV, ratios with six digits behind the point."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        out = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        out.writeheader()
+        out.writerows({key: f"{value:.6f}" if isinstance(value, float) else value for key, value in row.items()} for row in rows)
+
+
+def read_data(path: str | Path) -> list[Row]:
+    """Read what `write_data` wrote."""
+    text = ("model", "profile", "status")
+    with open(path, newline="", encoding="utf-8") as file:
+        return [{key: value if key in text else float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
 def _short(ratio: float) -> str:
     return "1" if ratio == 1.0 else f"{ratio:.1f}" if ratio >= 1.095 else f"{ratio:.2f}"
 
@@ -87,18 +123,22 @@ def _short(ratio: float) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table that the command line asks for."""
     parser = argparse.ArgumentParser(description="J of every method over J of the optimum")
-    parser.add_argument("models", nargs="+", help="names of light networks, or model files")
+    parser.add_argument("models", nargs="*", help="names of light networks, or model files; all light networks by default")
     parser.add_argument("--profile", action="append", default=[], help="may be given again; all by default")
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=EXTENT")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data", metavar="FILE", help="write the rows to this CSV file")
+    parser.add_argument("--summary", action="store_true", help="one line a profile: geometric mean, and worst in brackets")
     given = parser.parse_args(arguments)
     dims = {name: int(extent) for name, _, extent in (dim.partition("=") for dim in given.dim)}
     profiles = [fs.load_profile(name) for name in given.profile or fs.list_profiles()]
     rows = []
-    for model in given.models:
+    for model in given.models or light_names():
         graph = read(model, dims=dims, seed=given.seed)
         rows += [ratios(graph, profile, name=Path(model).stem) for profile in profiles]
-    print(markdown(rows))
+        if given.data:
+            write_data(rows, given.data)
+    print(summary(rows) if given.summary else markdown(rows))
 
 
 if __name__ == "__main__":

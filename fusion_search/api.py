@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
+import numpy.typing as npt
 
 import costmodels
 import hardware_profiles
@@ -17,7 +18,8 @@ from fusion_search.codegen.capability import can_emit
 from fusion_search.errors import PlanError, ProfileError, UsageError
 from fusion_search.frontends.onnx import load_onnx
 from fusion_search.fusion.constraints import constrain
-from fusion_search.fusion.demands import Constraint, fusion_off, keep, must_fuse, never_fuse
+from fusion_search.fusion.copies import copyable
+from fusion_search.fusion.demands import Constraint, fusion_off, keep, min_gain_s, must_fuse, never_fuse, peak_bytes
 from fusion_search.fusion.program import Program
 from fusion_search.fusion.reasons import Reason
 from fusion_search.fusion.space import GroupSpace
@@ -32,17 +34,21 @@ from fusion_search.search.check import Violation
 from fusion_search.search.check import check as _check
 from fusion_search.search.explain import Bounds, Explanation, constraints_of, explain_pair
 from fusion_search.search.explain import assert_fused as _assert_fused
-from fusion_search.search.methods import METHODS
+from fusion_search.search.methods import METHODS, with_second_bound
 from fusion_search.search.overview import Overview, overview
 from fusion_search.search.pareto import ParetoPoint
 from fusion_search.search.pareto import pareto as _pareto
-from fusion_search.search.plan import Plan
+from fusion_search.search.plan import Plan, profile_of
+from fusion_search.search.plan_file import read_plan
+from fusion_search.search.replay import Mismatch, Replay, replay_plan
 from fusion_search.search.sensitivity import Margin, Sensitivity, axis_of, envelope
 from fusion_search.search.sensitivity import margins as _margins
 from hardware_profiles import Profile
 
 
-def load(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None) -> Graph:
+def load(
+    path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None, values: Mapping[str, npt.ArrayLike] | None = None
+) -> Graph:
     """Read an ONNX model and simplify it.
 
     Parameters
@@ -51,6 +57,9 @@ def load(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None)
         The model file; external weights are read from its own folder only.
     dims : mapping of str to int, optional
         An extent for every symbolic dimension of the inputs.
+    values : mapping of str to array_like, optional
+        Elements of inputs that decide shapes or places (axes, shapes, repeats): without them the operators that read such an input
+        are carried whole, and so is what follows where a shape is not known. `graph.source.asked` names them.
 
     Returns
     -------
@@ -62,9 +71,9 @@ def load(path: str | os.PathLike[str], *, dims: Mapping[str, int] | None = None)
     ModelError
         When the file is missing, damaged, or no valid model.
     UsageError
-        When a dimension is unbound or unknown.
+        When a dimension is unbound or unknown, or `values` are of no input.
     """
-    return run_passes(load_onnx(path, dims))
+    return run_passes(load_onnx(path, dims, values=values))
 
 
 def load_profile(name_or_path: str | os.PathLike[str]) -> Profile:
@@ -100,6 +109,7 @@ def search(
     weights: Mapping[str, float] | None = None,
     constraints: Sequence[Constraint] = (),
     time_limit_s: float = 60.0,
+    bound: str | None = None,
 ) -> Plan:
     """Find a fusion plan.
 
@@ -115,11 +125,14 @@ def search(
     weights : mapping of str to float, optional
         Weight of each term; 1 where none is given.
     constraints : sequence of Constraint
-        What the plan must keep to: :func:`must_fuse`, :func:`never_fuse`, :func:`fusion_off`, :func:`keep`. The search stays
-        exact: the certificate is for the plans that keep to them, and `plan.space` lists them.
+        What the plan must keep to: :func:`must_fuse`, :func:`never_fuse`, :func:`fusion_off`, :func:`keep`, :func:`min_gain_s`,
+        :func:`peak_bytes`. The search stays exact: the certificate is for the plans that keep to them, and `plan.space` lists them.
     time_limit_s : float
-        Budget of the exact search; when it is spent the best plan found is returned as ``"feasible"`` with a true
-        lower bound.
+        Budget of the search; when it is spent the best plan found is returned as ``"feasible"`` with a true lower bound.
+    bound : str, optional
+        ``"milp"`` asks an integer programming solver, which shares no code with the search, for a second bound, in as much time
+        again: ``plan.statistics["milp"]`` then has ``lower_bound_s`` (true up to the solver's tolerances, about a millionth),
+        ``cost_s`` of the solver's own plan if it has one, and ``closed``. It needs SciPy.
 
     Returns
     -------
@@ -141,7 +154,11 @@ def search(
         raise UsageError(f"unknown method {method!r}", hint=f"known methods: {', '.join(METHODS)}")
     if not time_limit_s > 0:
         raise UsageError(f"time_limit_s: expected a number > 0, got {time_limit_s}")
-    return METHODS[method](constrain(_space(graph, profile, cost_model, weights), constraints), time_limit_s)
+    if bound not in (None, "milp"):
+        raise UsageError(f"unknown bound {bound!r}", hint="known bounds: milp")
+    space = constrain(_space(graph, profile, cost_model, weights), constraints)
+    plan = METHODS[method](space, time_limit_s)
+    return plan if bound is None else with_second_bound(space, plan, time_limit_s)
 
 
 def price(
@@ -181,6 +198,43 @@ def price(
 def check(graph: Graph, plan: Plan) -> list[Violation]:
     """Check a plan with code that the search does not share; an empty list means that it is sound."""
     return _check(graph, plan)
+
+
+def replay(plan: Plan | str | os.PathLike[str], graph: Graph, *, time_limit_s: float = 60.0) -> Replay:
+    """Carry a plan over to a changed graph: keep every group that is still legal, and name every mismatch.
+
+    Nodes are matched by name, then by structure. A group is kept when its nodes are there and legal together; without the nodes that
+    are gone, or with new ones that stand between its own, where that is legal. Nodes that are new, or whose group is no longer legal,
+    are planned among themselves by the exact search; no kept group takes them in. Profile, cost model, weights and constraints are the
+    plan's.
+
+    Parameters
+    ----------
+    plan : Plan or path
+        The plan, or its file.
+    graph : Graph
+        Other dims, renamed nodes, nodes more or fewer, other types: whatever `Plan.load` refuses.
+    time_limit_s : float
+        Budget for what is planned anew.
+
+    Returns
+    -------
+    Replay
+        `.plan`, sound on the graph; `.mismatches`; `.cost_then_s`. ``str()`` is the text for a person.
+
+    Raises
+    ------
+    PlanError
+        When the file is missing or no plan.
+    """
+    if isinstance(plan, Plan):
+        record, profile = plan.record(), plan.profile
+    else:
+        record = read_plan(plan)
+        profile = profile_of(record, plan)
+    return replay_plan(
+        record, profile, graph, lambda other, on: _space(other, on, record.cost_model, record.weights), time_limit_s=time_limit_s
+    )
 
 
 def explain(
@@ -483,7 +537,9 @@ class _Programs:
         if known is None or known[0] is not graph:
             if len(self._known) >= 4:
                 self._known.pop(next(iter(self._known)))
-            known = self._known[id(graph)] = (graph, Program(graph))
+            plain = Program(graph)
+            copied = copyable(plain)
+            known = self._known[id(graph)] = (graph, Program(graph, copied) if copied else plain)
         return known[1]
 
 
@@ -509,7 +565,7 @@ def _space(graph: Graph, profile: Profile, cost_model: str, weights: Mapping[str
 
 
 __all__ = [
-    "Bounds", "Graph", "Plan", "PlanError", "Profile", "assert_fused", "check", "compile", "explain", "fusion_off", "keep", "list_profiles",
-    "load", "load_profile", "margins", "measure", "methods", "must_fuse", "never_fuse", "pareto", "price", "search", "sensitivity",
-    "sweep", "tune", "verify",
+    "Bounds", "Graph", "Mismatch", "Plan", "PlanError", "Profile", "Replay", "assert_fused", "check", "compile", "explain", "fusion_off",
+    "keep", "list_profiles", "load", "load_profile", "margins", "measure", "methods", "min_gain_s", "must_fuse", "never_fuse", "pareto",
+    "peak_bytes", "price", "replay", "search", "sensitivity", "sweep", "tune", "verify",
 ]  # fmt: skip

@@ -13,13 +13,25 @@ import statistics
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from fusion_search.cli_options import (
+    DEBUG,
+    debug_option,
+    dim_option,
+    json_option,
+    names_of,
+    pairs_option,
+    save_option,
+    search_options,
+    top_option,
+    type_file,
+)  # fmt: skip
 from hardware_profiles.errors import one_line
 
 if TYPE_CHECKING:
@@ -28,8 +40,6 @@ if TYPE_CHECKING:
     import fusion_search as fs
 
 FAILURE, USAGE, UNSOUND = 1, 2, 3
-
-_DEBUG = "fusion_search.debug"
 
 
 #: Commands with a module of their own, which is imported when one of them is asked for.
@@ -56,7 +66,7 @@ class _Commands(click.Group):
         except Exception as error:  # the border of the program: whatever goes wrong becomes one line
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # click ends quietly when the reader of a pipe has gone
-            if ctx.meta.get(_DEBUG):
+            if ctx.meta.get(DEBUG):
                 traceback.print_exc()
             _refuse(error)
 
@@ -110,63 +120,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-# ---------------------------------------------------------------- options
-
-
-def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.meta[_DEBUG] = True  # the context of a command shares its meta with the group's
-
-
-def _bindings(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, int]:
-    dims: dict[str, int] = {}
-    for word in words:
-        name, equals, text = word.rpartition("=")
-        extent = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-        if not (equals and name and extent):
-            raise click.BadParameter(f"expected NAME=EXTENT with a whole number from 1, such as batch=8; got {word!r}")
-        if dims.setdefault(name, extent) != extent:
-            raise click.BadParameter(f"{name!r} is bound twice, to {dims[name]} and to {extent}")
-    return dims
-
-
-def _names(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    found = tuple(tuple(name.strip() for name in word.split(",")) for word in words)
-    for word, listed in zip(words, found, strict=True):
-        if len(listed) < 2 or not all(listed):
-            raise click.BadParameter(f"expected names of nodes with commas between, such as conv1,relu1; got {word!r}")
-    return found
-
-
-def _writable(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
-    if path is not None and not Path(path).absolute().parent.is_dir():
-        raise click.BadParameter(f"there is no folder {str(Path(path).parent)!r}")
-    return path  # known before a long search, not after it
-
-
-type_file = click.Path(exists=True, dir_okay=False)
-debug_option = click.option("--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show a traceback when something fails.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-dim_option = click.option("--dim", "dims", multiple=True, metavar="NAME=EXTENT", callback=_bindings, help="Bind a symbolic dimension.")
-top_option = click.option("--top", type=click.IntRange(0), default=0, metavar="N", help="Show only the N groups that cost most.")
-pairs_option = click.option("--pairs", type=click.IntRange(1), default=5, show_default=True, help="Runs of fused and unfused, in turn.")
-
-
-def search_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--save", type=click.Path(dir_okay=False), callback=_writable, help="Write the plan to this file."),
-        click.option("--time-limit", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Seconds to search."),
-        click.option("--keep", multiple=True, metavar="VALUE", help="A value that has to reach memory."),
-        click.option("--fusion-off", multiple=True, metavar="OP", help="An operator that fuses with no other."),
-        click.option("--never-fuse", multiple=True, metavar="A,B", callback=_names, help="Nodes of which no kernel computes two."),
-        click.option("--must-fuse", multiple=True, metavar="A,B", callback=_names, help="Nodes that one kernel computes."),
-        click.option("--method", default="exact", show_default=True, help="How to search: exact, or a baseline."),
-        click.option("--profile", default="local", show_default=True, help="A profile's name, or the path of its TOML file."),
-    ):
-        command = option(command)
-    return command
-
-
 # ---------------------------------------------------------------- commands
 
 
@@ -206,7 +159,7 @@ def demo(model: str, seed: int, as_json: bool, pairs: int, top: int, **search: A
 @click.argument("model", type=type_file)
 @search_options
 @dim_option
-@click.option("--assert-fused", multiple=True, metavar="A,B", callback=_names, help="Fail, with the reason, unless one kernel has both.")
+@click.option("--assert-fused", multiple=True, metavar="A,B", callback=names_of, help="Fail, with the reason, unless one kernel has both.")
 @top_option
 @json_option
 @debug_option
@@ -307,6 +260,34 @@ def check(model: str, plan_file: str, dims: dict[str, int], as_json: bool) -> in
 
 
 @cli.command()
+@click.argument("model", type=type_file)
+@click.argument("plan_file", metavar="PLAN", type=type_file)
+@dim_option
+@save_option
+@json_option
+@debug_option
+def replay(model: str, plan_file: str, dims: dict[str, int], save: str | None, as_json: bool) -> int:
+    """Carry a saved PLAN over to a changed MODEL.
+
+    Keeps every group that is still legal, plans the rest anew, and names every mismatch: nodes that are gone, new, renamed or changed,
+    groups that are no longer legal and why.
+    """
+    import fusion_search as fs
+    from fusion_search.report.explained import replayed
+
+    graph = fs.load(model, dims=dims)
+    found = fs.replay(plan_file, graph)
+    violations = checked(graph, found.plan)
+    if save:
+        found.plan.save(save)
+    if as_json:
+        print_json({"model": model, "plan": plan_file} | replayed(found) | {"violations": violations})
+    else:
+        click.echo("\n".join([*(one_line(line) for line in str(found).splitlines()), *violations]))
+    return UNSOUND if violations else 0
+
+
+@cli.command()
 @click.argument("name", required=False)
 @json_option
 @debug_option
@@ -354,13 +335,21 @@ class _Planned:
 
 
 def _constraints(
-    must_fuse: Sequence[Sequence[str]], never_fuse: Sequence[Sequence[str]], fusion_off: Sequence[str], keep: Sequence[str]
+    must_fuse: Sequence[Sequence[str]],
+    never_fuse: Sequence[Sequence[str]],
+    fusion_off: Sequence[str],
+    keep: Sequence[str],
+    peak_bytes: int | None,
+    min_gain: float | None,
 ) -> list[Any]:
     import fusion_search as fs
 
-    apart: list[Any] = [fs.never_fuse(*names) for names in never_fuse]
-    off = [fs.fusion_off(op=op) for op in fusion_off]
-    return [*(fs.must_fuse(*names) for names in must_fuse), *apart, *off, *([fs.keep(*keep)] if keep else [])]
+    found: list[Any] = [fs.must_fuse(*names) for names in must_fuse]
+    found += [fs.never_fuse(*names) for names in never_fuse]
+    found += [fs.fusion_off(op=op) for op in fusion_off]
+    found += [fs.keep(*keep)] if keep else []
+    found += [] if peak_bytes is None else [fs.peak_bytes(peak_bytes)]
+    return found if min_gain is None else [*found, fs.min_gain_s(min_gain)]
 
 
 def plan_for(

@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fusion_search.cli import (
-    FAILURE,
-    UNSOUND,
-    checked,
-    debug_option,
-    dim_option,
-    feeds_from,
-    json_option,
-    plan_for,
-    print_json,
-    search_options,
-    type_file,
-)
+from fusion_search.cli import FAILURE, UNSOUND, checked, feeds_from, plan_for, print_json
+from fusion_search.cli_options import debug_option, dim_option, json_option, search_options, type_file
 
 if TYPE_CHECKING:
     from fusion_search.search.plan import PlanGroup

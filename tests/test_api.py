@@ -189,10 +189,23 @@ def test_a_plan_file_holds_no_weights(plan: fs.Plan, tmp_path: Path) -> None:
     record = json.loads((tmp_path / "plan.json").read_text())
     assert list(record) == [
         "format", "model", "dims", "profile", "cost_model", "weights", "method", "space", "status", "cost_as", "lower_bound_as",
-        "statistics", "groups",
+        "statistics", "groups", "nodes",
     ]  # fmt: skip
-    assert record["format"] == "fusion-search-plan/1"
+    assert record["format"] == "fusion-search-plan/2"
     assert record["dims"] == {"batch": 4}
+
+
+def test_a_diff_of_plan_files_shows_what_changed(plan: fs.Plan, graph: fs.Graph, h100: fs.Profile, tmp_path: Path) -> None:
+    files = []
+    for k, constraints in enumerate(((), (), [fs.never_fuse("n_m", "n_r")])):
+        files.append(tmp_path / f"{k}.json")
+        fs.search(graph, h100, constraints=constraints).save(files[-1])
+    once, again, other = (file.read_text() for file in files)
+    assert once == again  # nothing of the run that found it is in it
+    lines, changed = once.splitlines(), other.splitlines()
+    assert all(line in changed for line in lines if line.startswith('  {"name":'))  # the program
+    assert sum(line not in changed for line in lines if line.startswith('  {"nodes":')) == 1  # the group that was cut
+    assert len(lines) < 80 + 5 * len(plan.groups)
 
 
 def test_a_plan_that_cannot_be_written_leaves_nothing(plan: fs.Plan, tmp_path: Path) -> None:
@@ -214,7 +227,7 @@ def test_mismatches_are_named(plan: fs.Plan, tmp_path: Path) -> None:
     text = str(caught.value)
     assert "nodes that the graph does not have: n_r" in text
     assert "nodes that the plan does not have: other" in text
-    assert "(plan the changed model again)" in text
+    assert "(fs.replay(path, graph) keeps the groups that still fit)" in text
     values = {name: value for name, value in graph.values.items() if name != "y"}
     with pytest.raises(PlanError, match="values that the graph does not have: y"):
         fs.Plan.load(file, replace(graph, values=values))
@@ -234,7 +247,7 @@ def _edited(change: Any) -> Any:
     [
         (lambda text: text[: len(text) // 2], "is no plan"),
         (lambda text: "[]", "is no plan"),
-        (_edited(lambda r: r.update(format="fusion-search-plan/0")), "has format 'fusion-search-plan/0', expected 'fusion-search-plan/1'"),
+        (_edited(lambda r: r.update(format="fusion-search-plan/0")), "has format 'fusion-search-plan/0', expected 'fusion-search-plan/2'"),
         (_edited(lambda r: r.update(extra=1)), "unknown field `extra`"),
         (_edited(lambda r: r.pop("groups")), "missing required field `groups`"),
         (_edited(lambda r: r["groups"][0].update(cost_as="cheap")), "Expected `int`, got `str`"),

@@ -118,7 +118,7 @@ def group_access(program: Program, analysis: Analysis) -> GroupAccess:
                 pinned |= read.barred | read.atoms
     writes = []
     for i, member in enumerate(members):
-        if member.spec.kind in ("contract", "window"):  # a library kernel reads a parameter where it lies
+        if member.spec.kind in ("contract", "window", "scatter"):  # they read a parameter where it lies
             reads |= {(i, k): Linear({}) for k, operand in enumerate(member.operands) if operand.parameter}
         linear = Linear({})
         for loop, step in enumerate(row_major(member.shape)):
@@ -127,7 +127,7 @@ def group_access(program: Program, analysis: Analysis) -> GroupAccess:
         kernel = library_kernel(member)
         if kernel == "tile":
             pinned |= {a for loop in table.loops[i][2:] for a in loop}
-        elif kernel == "pool":
+        elif kernel == "pool" or member.spec.kind == "scatter":
             pinned |= {a for loop in table.loops[i] for a in loop}
         elif member.spec.kind == "window" and not kernel:
             pinned |= {a for loop in table.loops[i] for a in loop}

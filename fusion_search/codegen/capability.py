@@ -38,8 +38,7 @@ def plain(operand: Operand) -> bool:
 
 def _member(program: Program, analysis: Analysis, i: int, member: Member) -> str:
     values = program.graph.values
-    dtypes = {values[name].dtype.name for name in (*member.node.inputs, *member.node.outputs) if name}
-    strange = sorted(dtypes.difference(STORAGE))
+    strange = sorted(set(member.dtypes).difference(STORAGE))
     if strange:
         return f"no kernels for {strange[0]}"
     loops = analysis.loops.loops[i]
@@ -75,4 +74,4 @@ def _flat_reductions(program: Program, analysis: Analysis, members: list[Member]
 def _single(program: Program, position: int) -> Analysis:
     from fusion_search.fusion.analysis import analyse
 
-    return analyse(program, (position,), 64)
+    return analyse(program, 1 << position, 64)

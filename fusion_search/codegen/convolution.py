@@ -1,4 +1,4 @@
-"""Convolutions of one block: a call of the library's tile kernel, then the bias."""
+"""Convolutions of one block: a call of the library's tile kernel."""
 
 from __future__ import annotations
 
@@ -37,28 +37,49 @@ def emit_convolution(e: Emitter, i: int) -> None:
     image, group, filters, *positions = (atoms[0] if atoms else None for atoms in loops)
     row = positions[0] if len(positions) == 2 else None
     function, scratch = w.external("conv_tile_f32"), e.reserve("conv scratch", conv_scratch_bytes(shape))
+    # where an operand lies in scratch, its groups may lie apart: then they are called for one by one
+    apart = any(e.memory_of(i, k)[0].kind == "scratch" for k in range(2))
+    bias = _bias_address(e, i)
     with ExitStack() as stack:
         index: dict[int, str] = {}
         inside: dict[int, str] = {}
-        for atom in (image, group):
+        for atom in (image, group) if apart else (image,):
             if atom is None:
                 continue
             if atom not in e.group.outer or atom in e.tiles:
                 inside[atom] = w.name("i")
                 stack.enter_context(w.block(f"for {inside[atom]} in range({e.bound(atom)}):"))
             index[atom] = " + ".join(part[atom] for part in (e.index, inside) if atom in part)
+        if group is None:
+            g0, g1 = "np.int64(0)", "np.int64(1)"
+        elif apart:
+            g0, g1 = index[group], f"{index[group]} + 1"
+        else:
+            g0, g1 = block_range(e, group, names[14])
         oc0, oc1 = block_range(e, filters, names[3])
         h0, h1 = block_range(e, row, names[4])
         target = target_address(e, i, result, inside)
-        channel_step = result.strides.get(filters, 0) if filters is not None else 0
-        row_step = result.strides.get(row, 0) if row is not None else shape.out_width
-        call = [at, whole_address(e, i, 0, inside), whole_address(e, i, 1, inside), target]
-        call += [index[a] if a is not None else "np.int64(0)" for a in (image, group)]
-        call += [oc0, oc1, h0, h1]
-        call += [w.number(("conv channel step", i), channel_step), w.number(("conv row step", i), row_step), f"S + {scratch}"]
+        steps = [
+            w.number(("conv group step", i), result.strides.get(group, 0) if group is not None else 0),
+            w.number(("conv channel step", i), result.strides.get(filters, 0) if filters is not None else 0),
+            w.number(("conv row step", i), result.strides.get(row, 0) if row is not None else shape.out_width),
+        ]
+        call = [at, whole_address(e, i, 0, inside), whole_address(e, i, 1, inside), bias or "np.int64(0)", target]
+        call += [index[image] if image is not None else "np.int64(0)", g0, g1, oc0, oc1, h0, h1, *steps, f"S + {scratch}"]
         w.put(f"call_address({function}, ({', '.join(call)}))")
-        if len(member.operands) > 2:
-            _emit_bias(e, i, inside, filters, positions)
+    if len(member.operands) > 2 and not bias:
+        _emit_bias(e, i, [a for a in (image, group, filters, *positions) if a is not None])
+
+
+def _bias_address(e: Emitter, i: int) -> str:
+    """Address of all the biases where they lie in a tensor; the call starts from them."""
+    if len(e.group.members[i].operands) < 3:
+        return ""
+    how = "parameter" if e.group.members[i].operands[2].parameter else e.source_of(i, 2)[0]
+    if how not in ("parameter", "memory"):
+        return ""
+    place, linear, _ = e.memory_of(i, 2)
+    return place.address if place.kind == "tensor" and not linear.offset else ""
 
 
 def block_range(e: Emitter, atom: int | None, full: str) -> tuple[str, str]:
@@ -95,26 +116,27 @@ def target_address(e: Emitter, i: int, result: Place, inside: dict[int, str]) ->
     return f"{result.address} + ({offset}) * 4"
 
 
-def _emit_bias(e: Emitter, i: int, inside: dict[int, str], filters: int | None, positions: list[int | None]) -> None:
+def _emit_bias(e: Emitter, i: int, atoms: list[int]) -> None:
+    """Add the biases to a block; they are some member's result."""
     w, result = e.w, e.places[i]
-    inner = [a for a in positions if a is not None]
-    walked = [a for a in ([filters] if filters is not None else []) + inner if a not in e.group.outer or a in e.tiles]
+    walked = [a for a in atoms if a not in e.group.outer or a in e.tiles]
     with ExitStack() as stack:
-        variables = dict(inside)
+        variables: dict[int, str] = {}
         for atom in walked[:-1]:
             variables[atom] = w.name("i")
             stack.enter_context(w.block(f"for {variables[atom]} in range({e.bound(atom)}):"))
         last = walked[-1] if walked else None
-        if e.group.members[i].operands[2].parameter:
-            value = e.parameters[e.group.members[i].operands[2].base]
+        how, source, _, _ = e.source_of(i, 2)
+        if how == "local" and isinstance(source, Place):
+            value = source.address
         else:
             place, linear, key = e.memory_of(i, 2)
             parts = [e.base(key, place, linear)]
             parts += [f"{v} * {e.step(key, a, linear.strides[a])}" for a, v in variables.items() if linear.strides.get(a)]
-            offset = " + ".join(p for p in parts if p != "0") or "0"
             value = w.name("h")
-            w.put(f"{value} = p_f4({place.address}, {offset})")
-            value = f"{value}[j]" if last == filters and last is not None else f"{value}[0]"
+            w.put(f"{value} = p_f4({place.address}, {' + '.join(p for p in parts if p != '0') or '0'})")
+            stride = linear.strides.get(last, 0) if last is not None else 0
+            value = f"{value}[{f'j * {e.step(key, last, stride)}' if stride and last is not None else '0'}]"
         pointer = w.name("x")
         parts = [e.base(f"w{i}", result, Linear(result.strides))]
         parts += [f"{v} * {e.step(f'w{i}', a, result.strides[a])}" for a, v in variables.items() if result.strides.get(a)]

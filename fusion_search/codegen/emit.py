@@ -52,10 +52,8 @@ class Emitter:
     def __init__(self, program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None) -> None:
         self.program, self.graph = program, program.graph
         self.group: GroupAccess = group_access(program, analysis)
-        mask = sum(1 << p for p in analysis.positions)
-        self.live_out = {
-            i for i, m in enumerate(self.group.members) if any(v in program.kept or program.readers[v] & ~mask for v in m.outputs)
-        }
+        stored = set(analysis.live_outs)
+        self.live_out = {i for i, m in enumerate(self.group.members) if stored.intersection(m.outputs)}
         blocks = choose_blocks(self.group, self.live_out)
         self.tiles, self.whole = blocks.tiles, blocks.whole
         if tiles:
@@ -140,7 +138,7 @@ class Emitter:
                     name = self.w.name("c")
                     self.w.put(f"{name} = {load(code, f'p_{code}({self.w.address(tensor)}, 0)[0]')}")
                     self.parameters[operand.base] = name
-        if any(m.spec.kind == "gather" for m in self.group.members):
+        if any(m.spec.kind in ("gather", "scatter") for m in self.group.members):
             self.flag = self.w.name("e")
             self.w.put(f"{self.flag} = table({self.w.address('')})")
 

@@ -17,10 +17,11 @@ from fusion_search.codegen.parts import emit_parts
 from fusion_search.codegen.pooling import emit_pool
 from fusion_search.codegen.product import emit_product
 from fusion_search.codegen.reductions import emit_reductions
+from fusion_search.codegen.scatter import emit_scatter
 from fusion_search.codegen.stages import Stage, is_reduce
 from fusion_search.codegen.writer import Slot
 from fusion_search.fusion.analysis import Analysis
-from fusion_search.fusion.program import Program
+from fusion_search.fusion.program import Member, Program
 from fusion_search.ir.spec import OpSpec
 
 
@@ -93,7 +94,7 @@ def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None 
     for k, stage in enumerate(e.stages):
         e.now = k
         _emit(e, stage)
-    work = sum(actual(prod(m.domain.extents)) * _nanoseconds(m.spec) for m in e.group.members)
+    work = sum(_points(m) * _nanoseconds(m.spec) for m in e.group.members)
     reserved = tuple(e.reserved.values())
     made = Kernel(e.w.source("kernel"), tuple(e.w.finished()), actual(items), 0, work, _blocks(e), reserved)
     arena = plan_buffers([Lifetime(f"{part.slot:6}", part.nbytes, part.first, part.last) for part in reserved])
@@ -128,6 +129,8 @@ def _emit(e: Emitter, stage: Stage) -> None:
         emit_parts(e, stage)
     elif stage.kind == "loop" and any(is_reduce(e.group.members[i]) for i in stage.members):
         emit_reductions(e, stage)
+    elif stage.kind == "scatter":
+        emit_scatter(e, stage, stage.members[0])
     elif stage.kind == "loop":
         emit_loops(e, stage)
     else:
@@ -141,6 +144,13 @@ def _emit(e: Emitter, stage: Stage) -> None:
             emit_pool(e, i)
         else:
             emit_generic(e, stage, i)
+
+
+def _points(member: Member) -> int:
+    """How often a member's body runs; a scatter copies, and writes each update once."""
+    if member.spec.kind == "scatter":
+        return actual(prod(member.shape)) + actual(prod(member.operands[2].shape))
+    return actual(prod(member.domain.extents))
 
 
 def _nanoseconds(spec: OpSpec) -> float:

@@ -24,6 +24,7 @@ class Nest:
     pointers: dict[tuple[object, ...], str] = field(default_factory=dict)
     loaded: dict[tuple[object, ...], str] = field(default_factory=dict)
     strip: str = ""  # start of the strip along the innermost loop
+    joined: frozenset[int] = frozenset()  # loops that the innermost one runs through as well
 
     def offset(self, key: str, place: Place, linear: Linear) -> str:
         """Offset of an address, all loops but the innermost in it."""
@@ -31,6 +32,8 @@ class Nest:
         parts = [e.base(key, place, linear)]
         for atom in self.stage.order:
             stride = linear.strides.get(atom, 0)
+            if atom in self.joined:
+                continue
             if stride and atom != self.inner:
                 parts.append(f"{self.variables[atom]} * {e.step(key, atom, stride)}")
             elif stride and self.strip:
@@ -65,13 +68,41 @@ def emit_loops(e: Emitter, stage: Stage) -> None:
     """Write a stage of maps: plain loops around the members' definitions."""
     order = stage.order
     inner = order[-1] if order else None
+    joined = _joined(e, stage)
     with ExitStack() as stack:
-        variables = open_loops(e, stack, order[:-1])
-        nest = Nest(e, stage, inner, variables)
+        variables = open_loops(e, stack, [a for a in order[:-1] if a not in joined])
+        nest = Nest(e, stage, inner, variables, joined=frozenset(joined))
         ready = prepare(nest, stage.members)
         if inner is not None:
-            stack.enter_context(e.w.block(f"for j in range({e.bound(inner)}):"))
+            count = " * ".join(e.bound(a) for a in (*joined, inner))
+            stack.enter_context(e.w.block(f"for j in range({count}):"))
         define(nest, stage.members, ready)
+
+
+def _joined(e: Emitter, stage: Stage) -> list[int]:
+    """The loops around the innermost one that every address of a stage steps through as through one with it.
+
+    Loops stay apart for one stage's sake (a convolution needs its rows); the others need not run over short rows.
+    """
+    addresses = []
+    for i in stage.members:
+        for k in range(len(e.group.members[i].operands)):
+            if _indirect(e, i, k):
+                return []
+            how, _, linear, _ = e.source_of(i, k)
+            if how == "memory" and linear is not None:
+                addresses.append(linear.strides)
+        addresses.append(e.places[i].strides)
+    joined: list[int] = []
+    below = stage.order[-1] if stage.order else None
+    for atom in reversed(stage.order[:-1]):
+        if below is None or (below in e.tiles and below not in e.whole):
+            break
+        if any(strides.get(atom, 0) != strides.get(below, 0) * e.group.extents[below] for strides in addresses):
+            break
+        joined.insert(0, atom)
+        below = atom
+    return joined
 
 
 # ---------------------------------------------------------------- definitions

@@ -27,7 +27,8 @@ def emit_product(e: Emitter, i: int) -> None:
     rows = _chain(e, product.rows, (left[1], target[1]))
     columns = _chain(e, product.columns, (right[1], target[1]))
     depth = _chain(e, product.depth, (left[1], right[1]))
-    bias = len(e.group.members[i].operands) > 2
+    start = _row_bias(e, i, rows, columns) if depth == product.depth else None
+    bias = len(e.group.members[i].operands) > 2 and start is None
     walked = [a for a in (*product.batch, *product.rows, *product.columns) if a not in rows and a not in columns]
     loops = [a for a in walked if a not in e.group.outer or a in e.tiles]
     size = 8 if result.code == "f8" else 4
@@ -44,12 +45,62 @@ def emit_product(e: Emitter, i: int) -> None:
         for atom in outside:
             variables[atom] = w.name("i")
             stack.enter_context(w.block(f"for {variables[atom]} in range({e.bound(atom)}):"))
-        begin = "1" if bias else f"min({' + '.join(variables[a] for a in outside)}, 1)" if outside else "0"
+        if start is not None:
+            begin = _at(e, *start, variables, size)
+        else:
+            number = "1" if bias else f"min({' + '.join(variables[a] for a in outside)}, 1)" if outside else "0"
+            begin = f"np.int64({number})"
         call = [_size(e, rows), _size(e, columns), _size(e, depth)]
         for (place, linear, key), (major, minor) in ((left, (rows, depth)), (right, (depth, columns))):
             call += [_at(e, place, linear, key, variables, size), _chain_step(e, key, linear, major), _chain_step(e, key, linear, minor)]
-        call += [_at(e, *target, variables, size), _chain_step(e, target[2], target[1], rows), f"np.int64({begin})", f"S + {scratch}"]
+        call += [_at(e, *target, variables, size), _chain_step(e, target[2], target[1], rows), begin, f"S + {scratch}"]
+        if not outside:
+            _fetch_ahead(e, i, rows, columns, variables)
         w.put(f"call_address({function}, ({', '.join(call)}))")
+
+
+def _fetch_ahead(e: Emitter, i: int, rows: tuple[int, ...], columns: tuple[int, ...], variables: dict[int, str]) -> None:
+    """Fetch what the stages after a product read and write of tensors, while it computes: short rows far apart."""
+    if not rows or not columns or columns[-1] in e.whole:
+        return
+    seen = set()
+    for j, member in enumerate(e.group.members):
+        if j == i or j in e.skip or e.stage_of[j] < e.stage_of[i] or e.stages[e.stage_of[j]].kind != "loop":
+            continue
+        touched = [(e.places[j], Linear(dict(e.places[j].strides)), f"w{j}")]
+        for k, operand in enumerate(member.operands):
+            if not operand.parameter and e.source_of(j, k)[0] == "memory":
+                touched.append(e.memory_of(j, k))
+        for place, linear, key in touched:
+            strides = linear.strides
+            if place.kind != "tensor" or strides.get(columns[-1]) != 1 or not strides.get(rows[-1]) or place.key in seen:
+                continue
+            if any(a not in strides and a in variables for a in variables):
+                continue
+            seen.add(place.key)
+            size = e.group.members[j].itemsize
+            at = _at(e, place, linear, key, variables, size)
+            e.w.put(
+                f"prefetch_rows({at}, {_size(e, rows)}, {e.step(key, rows[-1], strides[rows[-1]])} * {size}, {_size(e, columns)} * {size})"
+            )
+
+
+def _row_bias(e: Emitter, i: int, rows: tuple[int, ...], columns: tuple[int, ...]) -> tuple[Place, Linear, str] | None:
+    """Where the biases lie if there is one for each row, side by side: the product then starts from them itself."""
+    operands = e.group.members[i].operands
+    if len(operands) < 3:
+        return None
+    if not operands[2].parameter and e.source_of(i, 2)[0] != "memory":
+        return None
+    place, linear, key = e.memory_of(i, 2)
+    if place.code != e.places[i].code or any(linear.strides.get(a, 0) for a in columns):
+        return None
+    step = 1
+    for atom in reversed(rows):
+        if linear.strides.get(atom, 0) != step:
+            return None
+        step *= e.group.extents[atom]
+    return place, linear, key
 
 
 def _chain(e: Emitter, atoms: tuple[int, ...], addresses: tuple[Linear, ...]) -> tuple[int, ...]:

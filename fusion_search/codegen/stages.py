@@ -15,12 +15,18 @@ from fusion_search.fusion.program import Member
 
 #: Elements that one work item of a flat group should have: enough to pay for finding it, few enough to stay in L1.
 ITEM_ELEMENTS = 4096
-#: A contraction's block: rows and columns of the result computed by one call.
-PANEL_ROWS, PANEL_COLUMNS = 128, 256
+#: A contraction's block, rows and columns of the result computed by one call: it and what it is made of stay in cache.
+PANEL_ROWS, PANEL_COLUMNS = 144, 64
+#: Columns of a block whose left side has to be laid out anew for each call.
+WIDE_COLUMNS = 256
+#: Rows of the product's micro-kernel: blocks of whole ones have no rest.
+KERNEL_ROWS = 6
 #: Blocks that give every core something to do.
 SPREAD = 4
 #: What a block of a convolution's result may take of the second-level cache.
-BLOCK_BYTES = 256 << 10
+BLOCK_BYTES = 512 << 10
+#: Output elements of an item of a depthwise convolution.
+PLANE_ELEMENTS = 8192
 
 
 @dataclass(slots=True)
@@ -30,7 +36,7 @@ class Stage:
     Attributes
     ----------
     kind : str
-        ``loop``, ``parts`` (concat, pad) or ``heavy`` (contraction, window).
+        ``loop``, ``parts`` (concat, pad), ``heavy`` (contraction, window) or ``scatter``.
     members : list of int
         In canonical order.
     space : frozenset of int
@@ -75,11 +81,12 @@ class Blocks:
 
 def choose_blocks(group: GroupAccess, live_out: set[int]) -> Blocks:
     """Choose which outer loops are blocked, which is structure, and the block sizes, which suit the extents of the run."""
-    whole = frozenset(_whole(group))
-    structure = _tiles(group, live_out, whole)
+    panels = _panels(group)
+    whole = frozenset(_whole(group, panels))
+    structure = _tiles(group, live_out, whole, panels)
     if not any(isinstance(n, Extent) for n in group.extents.values()):
         return Blocks(structure, whole)
-    run = _tiles(_of_run(group), live_out, whole)
+    run = _tiles(_of_run(group), live_out, whole, panels)
     sizes = {a: actual(group.extents[a]) if a in whole else run.get(a, 1) for a in structure}
     return Blocks({a: Extent(tile, sizes[a]) for a, tile in structure.items()}, whole)
 
@@ -98,8 +105,8 @@ def _of_run(group: GroupAccess) -> GroupAccess:
     )
 
 
-def _tiles(group: GroupAccess, live_out: set[int], whole: frozenset[int]) -> dict[int, int]:
-    tiles = {a: max(tile, 1) for a, tile in _member_tiles(group, live_out).items()}  # an extent may be 0
+def _tiles(group: GroupAccess, live_out: set[int], whole: frozenset[int], panels: Panels) -> dict[int, int]:
+    tiles = {a: max(tile, 1) for a, tile in _member_tiles(group, live_out, panels).items()}  # an extent may be 0
     # A member that does not carry a loop is computed again for each of its blocks: best one block.
     partial = [a for a in sorted(group.outer) if any(a not in loops.all for loops in group.loops)]
     tiles |= {atom: max(group.extents[atom], 1) for atom in partial}
@@ -108,18 +115,43 @@ def _tiles(group: GroupAccess, live_out: set[int], whole: frozenset[int]) -> dic
     return tiles
 
 
-def _whole(group: GroupAccess) -> set[int]:
+def _whole(group: GroupAccess, panels: Panels) -> set[int]:
     """Loops that a library kernel takes whole: a convolution's columns, and all but the first loop of a product's side."""
-    found: set[int] = set()
+    found = {a for side in panels for a in side[1:]}
     for i, member in enumerate(group.members):
-        kernel = library_kernel(member)
-        if kernel in ("tile", "pool"):
+        if library_kernel(member) in ("tile", "pool"):
             found |= set(group.original[i][member.domain.rank - 1])
-        elif kernel == "product":
-            product = contraction_loops(group, i)
-            for side in (product.rows, product.columns):
-                found |= set([a for a in side if a in group.outer][1:])
     return found
+
+
+#: The loops of a product's columns and rows that one call may run through, outermost first.
+Panels = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _panels(group: GroupAccess) -> Panels:
+    """The last outer loops of each side of the group's product through which operand and result step as through one.
+
+    The others take one step an item: the images of a batch in a convolution, whose pixels lie apart.
+    """
+    heavy = _heavy(group)
+    if heavy is None or library_kernel(group.members[heavy]) != "product":
+        return (), ()
+    product = contraction_loops(group, heavy)
+    return _panel(group, heavy, product.columns, product.right), _panel(group, heavy, product.rows, product.left)
+
+
+def _panel(group: GroupAccess, heavy: int, side: tuple[int, ...], operand: int) -> tuple[int, ...]:
+    addresses = (group.reads[(heavy, operand)].strides, group.writes[heavy].strides)
+    panel: list[int] = []
+    for atom in reversed([a for a in side if a in group.outer]):
+        if panel and any(s.get(atom, 0) != s.get(panel[0], 0) * group.extents[panel[0]] for s in addresses):
+            break
+        panel.insert(0, atom)
+    return tuple(panel)
+
+
+def _heavy(group: GroupAccess) -> int | None:
+    return next((i for i, m in enumerate(group.members) if m.spec.kind in ("contract", "window")), None)
 
 
 def _spread(group: GroupAccess, tiles: dict[int, int], atoms: list[int]) -> None:
@@ -132,10 +164,10 @@ def _spread(group: GroupAccess, tiles: dict[int, int], atoms: list[int]) -> None
         tiles[atom] = -(-group.extents[atom] // blocks)
 
 
-def _member_tiles(group: GroupAccess, live_out: set[int]) -> dict[int, int]:
-    heavy = next((i for i, m in enumerate(group.members) if m.spec.kind in ("contract", "window")), None)
+def _member_tiles(group: GroupAccess, live_out: set[int], panels: Panels) -> dict[int, int]:
+    heavy = _heavy(group)
     if heavy is not None:
-        return _heavy_tiles(group, live_out, heavy)
+        return _heavy_tiles(group, live_out, heavy, panels)
     inner = [loops.all - group.outer for loops in group.loops]
     if not any(inner):
         return _flat_tiles(group, live_out, sorted(group.outer))
@@ -144,6 +176,8 @@ def _member_tiles(group: GroupAccess, live_out: set[int]) -> dict[int, int]:
         parallel = group.loops[i].parallel
         if is_reduce(member) and not by_lanes(member) and parallel and parallel[-1] in group.outer:
             tiles[parallel[-1]] = min(group.extents[parallel[-1]], 512)
+        elif member.spec.kind == "scatter":  # whole rows of what lies behind the scattered dimension
+            tiles |= {a: min(group.extents[a], 512) for a in group.original[i][2][-1:] if a in group.outer}
     return tiles
 
 
@@ -174,7 +208,7 @@ def _unit_steps(group: GroupAccess, live_out: set[int], atom: int) -> int:
     return count
 
 
-def _heavy_tiles(group: GroupAccess, live_out: set[int], heavy: int) -> dict[int, int]:
+def _heavy_tiles(group: GroupAccess, live_out: set[int], heavy: int, panels: Panels) -> dict[int, int]:
     member, loops = group.members[heavy], group.loops[heavy]
     kernel = library_kernel(member)
     if kernel == "tile":
@@ -183,14 +217,25 @@ def _heavy_tiles(group: GroupAccess, live_out: set[int], heavy: int) -> dict[int
         return _pool_tiles(group, heavy)
     if not kernel:
         return _flat_tiles(group, live_out, [a for a in loops.parallel if a in group.outer])
+    return _product_tiles(group, heavy, panels)
+
+
+def _product_tiles(group: GroupAccess, heavy: int, panels: Panels) -> dict[int, int]:
+    """Blocks of a product: equal ones, of whole micro-kernels."""
     product = contraction_loops(group, heavy)
+    left = group.reads[(heavy, product.left)].strides
+    plain = not product.depth or left.get(product.depth[-1], 0) == 1
     tiles: dict[int, int] = {}
-    for side, limit in ((product.columns, PANEL_COLUMNS), (product.rows, PANEL_ROWS)):
-        outer = [a for a in side if a in group.outer]
-        tiles |= {a: group.extents[a] for a in outer[1:]}
-        if outer:
-            inside = prod(group.extents[a] for a in side if a != outer[0])
-            tiles[outer[0]] = min(group.extents[outer[0]], max(1, limit // max(1, inside)))
+    sides = (product.columns, panels[0], PANEL_COLUMNS if plain else WIDE_COLUMNS, 1), (product.rows, panels[1], PANEL_ROWS, KERNEL_ROWS)
+    for side, panel, limit, step in sides:
+        if not panel:
+            continue
+        tiles |= {a: group.extents[a] for a in panel[1:]}
+        inside = prod(group.extents[a] for a in side if a in panel[1:] or a not in group.outer)
+        most = max(1, limit // max(1, inside))
+        blocks = max(1, -(-group.extents[panel[0]] // most))
+        tile = most if step == 1 else -(-group.extents[panel[0]] // blocks)
+        tiles[panel[0]] = min(group.extents[panel[0]], tile if inside > 1 else -(-tile // step) * step)
     return tiles
 
 
@@ -204,24 +249,65 @@ def _pool_tiles(group: GroupAccess, heavy: int) -> dict[int, int]:
 
 
 def conv_tiles(group: GroupAccess, heavy: int) -> dict[int, int]:
-    """Blocks of a convolution: all columns, rows enough to pay for their halo, channels so that the block stays in L2."""
+    """Blocks of a convolution: all columns, and rows and filters so that little is computed or copied in vain."""
     member = group.members[heavy]
-    loops = group.original[heavy][2 : member.domain.rank]
-    filters, *positions = (next((a for a in atoms if a in group.outer), None) for atoms in loops)
+    loops = group.original[heavy][1 : member.domain.rank]
+    channel, filters, *positions = (next((a for a in atoms if a in group.outer), None) for atoms in loops)
     row = positions[0] if len(positions) > 1 else None
     tiles = {a: max(group.extents[a], 1) for a in (filters, *positions) if a is not None}
+    x, w = member.operands[0].shape, member.operands[1].shape
     # a loop that is not outer runs inside the block, or has one step
     rows, width = (actual(n) for n in (member.shape[-2:] if len(positions) > 1 else (1, member.shape[-1])))
+    if x[2] == 1 and w[1] == 1:
+        if row is not None:
+            blocks = max(1, -(-rows * width // PLANE_ELEMENTS))
+            tiles[row] = rows = max(1, -(-rows // blocks))
+        if channel is not None:
+            tiles[channel] = min(max(group.extents[channel], 1), max(1, PLANE_ELEMENTS // max(1, rows * width)))
+        return tiles
+    others = actual(prod(member.shape[:2]))
+    count = actual(group.extents[filters]) if filters is not None else 1
+    halo = actual(w[3] - 1) if len(positions) > 1 else 0
+    row_block, blocks = dense_blocks(rows, width, halo, count, others, row is not None)
     if row is not None:
-        tiles[row] = rows = max(1, -(-rows // max(1, min(rows // 7, 8))))
+        tiles[row] = row_block
     if filters is not None:
-        count = group.extents[filters]
-        blocks = max(1, -(-count * rows * width * 4 // BLOCK_BYTES))
-        if row is None or tiles[row] == group.extents[row]:
-            blocks = max(blocks, min(SPREAD, count // 24 or 1))
-        # whole panels of the micro-kernel's six rows
-        tiles[filters] = min(max(count, 1), max(1, -(-count // blocks // 6)) * 6)
+        tiles[filters] = min(max(group.extents[filters], 1), -(-max(1, -(-count // blocks)) // KERNEL_ROWS) * KERNEL_ROWS)
     return tiles
+
+
+def dense_blocks(rows: int, width: int, halo: int, filters: int, others: int, cut_rows: bool) -> tuple[int, int]:
+    """Choose a convolution's rows of a block, and into how many blocks its filters are cut.
+
+    Parameters
+    ----------
+    rows, width : int
+        Of the output.
+    halo : int
+        Input rows that neighbouring blocks both read.
+    filters, others : int
+        Of a group; images times groups.
+    cut_rows : bool
+        Whether rows may be cut.
+    """
+    best = (float("inf"), max(rows, 1), 1)
+    for row_block in range(1, rows + 1) if cut_rows else (max(rows, 1),):
+        pixels = max(1, row_block * width)
+        for cuts in (1, 2, 4, 8):
+            mine = -(-filters // cuts)
+            if cuts > 1 and mine < 4 * KERNEL_ROWS:
+                break
+            if 4 * mine * pixels > BLOCK_BYTES and (row_block > 1 and cut_rows):
+                continue
+            items = others * -(-rows // row_block) * cuts
+            # lanes computed for nothing, rows of a last block that has fewer, windows copied for each block of filters, rows
+            # that two blocks read, weights that each block reads, and cores that wait
+            lanes = -(-pixels // 16) * 16 / pixels
+            uneven = -(-rows // row_block) * row_block / max(rows, 1)
+            copies = 1 + 4 / max(mine, 1) + 0.4 * halo / row_block / max(mine, 4) + 1 / pixels
+            idle = -(-items // SPREAD) * SPREAD / items if items else 1
+            best = min(best, (lanes * uneven * copies * idle, row_block, cuts))
+    return best[1], best[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +402,8 @@ def place(group: GroupAccess, tiled: set[int], skip: set[int]) -> list[Stage]:
 def _kind(member: Member) -> str:
     if member.spec.kind in ("contract", "window"):
         return "heavy"
+    if member.spec.kind == "scatter":
+        return "scatter"
     return "parts" if member.spec.kind == "layout" and member.spec.body is None else "loop"
 
 

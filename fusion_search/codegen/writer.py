@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from fusion_search.codegen.extents import actual
+from fusion_search.ir.graph import stored_dtype
 
 #: Dtype codes of the text: storage and the type in which it computes.
 STORAGE = {"float32": "f4", "float64": "f8", "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8", "uint8": "u1", "uint16": "u2",
@@ -115,7 +116,7 @@ class Writer:
 
 def code_of(dtype: np.dtype[Any]) -> str:
     """Return the storage code of a dtype; KeyError for one that kernels do not handle."""
-    return STORAGE[dtype.name]
+    return STORAGE[stored_dtype(dtype)]
 
 
 def load(code: str, text: str) -> str:

@@ -2,8 +2,8 @@
 
 Reductions are not split over blocks.
 
-* Outer loops L: every atom that each live-out member carries, that no member reduces, along which no computed value
-  is read elsewhere than at the reader's own index, and that is no conflict. Any smaller L is L with some tiles as
+* Outer loops L: every atom that each live-out member carries, that no member reduces or scatters along, along which no
+  computed value is read elsewhere than at the reader's own index, and that is no conflict. Any smaller L is L with some tiles as
   long as the loop, so pricing the largest L over all tiles prices every legal L.
 * Stages: members that can share one inner loop nest; a reader of a reduction, of a contraction, or of a value with
   another nest comes in a later stage, and what crosses stages is a scratch buffer.
@@ -25,7 +25,7 @@ import numpy as np
 
 from costmodels import Flops, GroupFeatures, RecomputedFlops, Reread
 from fusion_search.fusion.loops import GroupLoops, Read, group_loops, tangled_members
-from fusion_search.fusion.program import Member, Operand, Program
+from fusion_search.fusion.program import Member, Operand, Program, bits
 from fusion_search.ir.spec import Access
 
 #: Scalars that a kernel keeps live whatever it computes: the loop counter, the bound and addresses.
@@ -41,7 +41,7 @@ class Analysis:
     Attributes
     ----------
     positions : tuple of int
-        Members, ascending.
+        Members, ascending; of the copies of one node the lowest.
     loops : GroupLoops
     outer : tuple of int
         The atoms of L.
@@ -79,23 +79,33 @@ class Analysis:
 
 
 def live_outs(program: Program, positions: Sequence[int], mask: int) -> list[tuple[int, int]]:
-    """Return (member index, value number) of the values that leave the group."""
+    """Return (member index, value number) of the values that leave the group; of copies, if any does."""
     found = []
     for i, p in enumerate(positions):
+        copies = bits(program.copies[p] & mask) if p in program.copies else [p]
         for value in program.members[p].outputs:
-            if value in program.kept or program.readers[value] & ~mask:
+            if any(program.leaves(q, value, mask) for q in copies):
                 found.append((i, value))
     return found
 
 
-def analyse(program: Program, positions: tuple[int, ...], line_bytes: int) -> Analysis:
+def analyse(program: Program, group: int, line_bytes: int) -> Analysis:
     """Derive a group's loops, stages and features; legality is not judged here.
 
-    Complexity: linear in members times rank, and in the number of tilings.
+    Parameters
+    ----------
+    program : Program
+    group : int
+        Mask of positions.
+    line_bytes : int
+
+    Notes
+    -----
+    Linear in members times rank, and in the number of tilings.
     """
+    positions, mask = program.distinct(group), group
     members = [program.members[p] for p in positions]
-    mask = sum(1 << p for p in positions)
-    loops = group_loops(program, positions, line_bytes)
+    loops = group_loops(program, group, line_bytes)
     leaving = live_outs(program, positions, mask)
     carried = [[a for loop in loops.loops[i][: m.domain.rank] for a in loop] for i, m in enumerate(members)]
     parallel = [frozenset(atoms) for atoms in carried]
@@ -108,7 +118,7 @@ def analyse(program: Program, positions: tuple[int, ...], line_bytes: int) -> An
     reads = loops.reads
     sharing = {(r.reader, r.operand) for r in reads if r.producer >= 0 and _same_nest(members, r, inner)}
     if loops.conflicts and sharing:
-        tangled = tangled_members(program, positions, line_bytes, sharing)
+        tangled = tangled_members(program, group, line_bytes, sharing)
         sharing = {(r.reader, r.operand) for r in reads if (r.reader, r.operand) in sharing and r.producer not in tangled}
     stages, scratch = _stages(len(members), reads, sharing)
     knobs = _knobs(members, loops, outer, parallel, scratch)
@@ -130,23 +140,27 @@ def analyse(program: Program, positions: tuple[int, ...], line_bytes: int) -> An
     )
 
 
-def features_under(program: Program, analysis: Analysis, blocks: Sequence[tuple[tuple[int, ...], int]], line_bytes: int) -> GroupFeatures:
+def features_under(
+    program: Program, group: int, analysis: Analysis, blocks: Sequence[tuple[tuple[int, ...], int]], line_bytes: int
+) -> GroupFeatures:
     """Count a group under one schedule of any blocks, not only those that the knobs offer.
 
     Parameters
     ----------
     program : Program
+    group : int
+        Mask of positions.
     analysis : Analysis
+        Of that group.
     blocks : sequence of (tuple of int, int)
         Outer atoms that are blocked together and have equal effect, and the tile of their product; every outer atom once.
     line_bytes : int
     """
     members = [program.members[p] for p in analysis.positions]
-    mask = sum(1 << p for p in analysis.positions)
     carried = [[a for loop in analysis.loops.loops[i][: m.domain.rank] for a in loop] for i, m in enumerate(members)]
     counter = _Counter(members, analysis.loops, analysis.outer, carried, line_bytes)
     knobs, tiles = tuple(atoms for atoms, _ in blocks), tuple(tile for _, tile in blocks)
-    return counter.count(live_outs(program, analysis.positions, mask), analysis.scratch, knobs, (tiles,))
+    return counter.count(live_outs(program, analysis.positions, group), analysis.scratch, knobs, (tiles,))
 
 
 def _is_live_in(operand: Operand, mask: int) -> bool:
@@ -165,6 +179,8 @@ def _outer(
         refused |= atoms
     for read in loops.reads:
         refused |= read.barred
+    for i, member in enumerate(members):
+        refused.update(atom for loop in member.domain.scattered for atom in loops.loops[i][loop])
     allowed = set(range(len(loops.extents))) - refused
     for i in leaving:
         allowed &= parallel[i]
@@ -383,11 +399,14 @@ class _Counter:
 
 
 @lru_cache(maxsize=65536)
-def _box(access: Access, extents: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """First and past-the-last index of each dimension that a read touches, clipped to the operand."""
-    if 0 in extents:
-        return tuple((0, 0) for _ in shape)
+def _box(access: Access, extents: tuple[int, ...], rank: int, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """First and past-the-last index of each dimension that a read touches, clipped to the operand.
+
+    Nothing is read where the result has no elements, or along loops without steps; what no such loop walks is read all the same.
+    """
     named = {loop for dim in access.dims for loop, _ in dim.terms}
+    if 0 in extents[:rank] or any(extents[loop] == 0 for loop in named):
+        return tuple((0, 0) for _ in shape)
     unnamed = prod(n for loop, n in enumerate(extents) if loop not in named)
     box = []
     for dim, n in zip(access.dims, shape, strict=True):
@@ -406,7 +425,7 @@ def region(operand: Operand, access: Access, member: Member, line: int) -> tuple
     if member.spec.kind == "opaque":
         box = tuple((0, n) for n in operand.shape)
     else:
-        box = _box(access, member.domain.extents, operand.shape)
+        box = _box(access, member.domain.extents, member.domain.rank, operand.shape)
     spans = [stop - start for start, stop in box]
     run, d = operand.itemsize, len(spans) - 1
     while d >= 0 and spans[d] == operand.shape[d]:

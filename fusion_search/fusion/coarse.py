@@ -9,7 +9,9 @@ between groups is added. What could break is connection: v's readers were joined
 live-in v when that is larger than a cache line, or when there is one reader. So some optimal plan keeps u and v together,
 and by induction whole chains.
 
-A user's demands can break that argument only through the nodes that they touch (`GroupSpace.touched`), which are in no chain.
+Copies of a node that may be recomputed (`fusion.copies`) are in no chain: a group may store one of them for some readers and still
+compute it for others. A user's demands can break that argument only through the nodes that they touch (`GroupSpace.touched`),
+which are in no chain.
 What a demand joins (`GroupSpace.joined`) is one node here too, whether it is legal alone or not.
 """
 
@@ -109,7 +111,7 @@ class CoarseSpace:
         """For each chain a number that says what it is and how it stands to the chains around it (`fusion.likeness`)."""
         if self.fine.joined:  # then nodes behind consecutive chains need not be consecutive
             return None
-        return describe_nodes(self.fine.program, self.clusters, reach, self.fine.touched)
+        return describe_nodes(self.fine.program, self.clusters, reach, self.fine.touched | self.fine.copied)
 
     def blocked(self, u: int, v: int) -> bool:
         """True when an edge from chain to chain is one that no legal group holds."""
@@ -132,7 +134,7 @@ class ChainFloors:
         self.lengths = [space.clusters[c].bit_count() for c in chains]
         self.most = fine.max_nodes
         sequence = [p for c in chains for p in bits(space.clusters[c])]
-        self.floors = RunFloors(fine.program, fine.profile, fine.model, sequence, self.most)
+        self.floors = RunFloors(fine.program, fine.profile, fine.model, sequence, self.most, self.lengths)
         #: What a demanded set that is not legal alone costs: floors are floors of that, too.
         self.penalties = {k: min(space.cost(1 << c) or 0, MOST >> 8) for k, c in enumerate(chains) if space.clusters[c] in fine.joined}
 
@@ -185,7 +187,7 @@ def chains(space: GroupSpace, nodes: int = -1) -> list[int]:
     """
     program = space.program
     clusters: list[int] = []
-    barred = _long_lines(space) | space.touched | space.touched << 1
+    barred = _long_lines(space) | space.touched | space.touched << 1 | space.copied | space.copied << 1
     for p in bits(nodes & ((1 << space.n) - 1)):
         if clusters and clusters[-1] >> (p - 1) & 1 and not barred >> p & 1 and _follows(space, program, p - 1, p):
             clusters[-1] |= 1 << p

@@ -5,6 +5,9 @@ one of its nodes must hold all of them, and with them every node on a path betwe
 wait for them and they for it. All these are one node of the space that is searched (`ConstrainedSpace.joined`). That set alone
 need not be legal although a larger one is, and a search wants single nodes to be legal: then it is priced at
 `ConstrainedSpace.penalty`, more than any real plan costs, and a plan that still holds it breaks the demand.
+
+A limit on live memory is a rule on plans, and on the order in which they run: `search.peak` keeps to it. Here it only refuses groups
+that break it alone.
 """
 
 from __future__ import annotations
@@ -12,8 +15,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from difflib import get_close_matches
 
+from costmodels import attoseconds
 from fusion_search.errors import UsageError
-from fusion_search.fusion.demands import Constraint, FusionOff, Keep, MustFuse, NeverFuse
+from fusion_search.fusion.analysis import live_outs
+from fusion_search.fusion.demands import CONSTRAINTS, Constraint, FusionOff, Keep, MinGain, MustFuse, NeverFuse, PeakBytes
+from fusion_search.fusion.memory import LiveMemory
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.reasons import Reason
 from fusion_search.fusion.space import GroupSpace, Priced
@@ -33,7 +39,7 @@ def nodes_named(program: Program, name: str) -> int:
     """
     found = sum(1 << p for p, member in enumerate(program.members) if member.node.origin == name)
     if not found and name in program.position:
-        found = 1 << program.position[name]
+        found = program.mask([name])
     if not found:
         known = dict.fromkeys((*program.position, *(member.node.origin for member in program.members)))
         close = get_close_matches(str(name), known, n=3)
@@ -113,11 +119,28 @@ class ConstrainedSpace(GroupSpace):
         Price of a joined set that is not legal alone, in attoseconds.
     refused_by_user : int
         Groups that a demand refused.
+    limit_bytes : int or None
+        The limit on live memory.
+    least_gain : int
+        What a group of several nodes has to save, in attoseconds.
+
+    Parameters
+    ----------
+    base : GroupSpace
+    constraints : sequence of Constraint
+    penalty : int, optional
+    held : sequence of int
+        Groups that are settled: held whole, and joined by nothing.
     """
 
-    __slots__ = ("apart", "base", "base_cost", "constraints", "kept_from", "off", "penalty", "refused_by_user", "within")
+    __slots__ = (
+        "_whole", "apart", "base", "base_cost", "constraints", "held", "kept_from", "least_gain", "limit_bytes", "memory", "off", "penalty",
+        "refused_by_user", "within",
+    )  # fmt: skip
 
-    def __init__(self, base: GroupSpace, constraints: Sequence[Constraint], *, penalty: int | None = None) -> None:
+    def __init__(
+        self, base: GroupSpace, constraints: Sequence[Constraint], *, penalty: int | None = None, held: Sequence[int] = ()
+    ) -> None:
         for cls in type(base).__mro__:
             for name in getattr(cls, "__slots__", ()):
                 setattr(self, name, getattr(base, name))
@@ -133,6 +156,12 @@ class ConstrainedSpace(GroupSpace):
         #: (constraint, set): a group that meets the set is inside it.
         self.within: list[tuple[Constraint, int]] = []
         self.off: dict[str, Constraint] = {}
+        #: Sets that demands other than `must_fuse` need whole.
+        self._whole: list[int] = []
+        self.limit_bytes: int | None = None
+        self.memory: LiveMemory | None = None
+        self.least_gain = 0
+        self.held = tuple(held)
         demanded = []
         for constraint in constraints:
             if isinstance(constraint, MustFuse):
@@ -141,9 +170,22 @@ class ConstrainedSpace(GroupSpace):
                 self._separate(constraint)
             elif isinstance(constraint, Keep):
                 self._keep(constraint)
+            elif isinstance(constraint, PeakBytes):
+                self.limit_bytes = constraint.limit_bytes if self.limit_bytes is None else min(self.limit_bytes, constraint.limit_bytes)
+            elif isinstance(constraint, MinGain):
+                self.least_gain = max(self.least_gain, attoseconds(constraint.least_s))
+                # What leaves a group may leave it with too little gain, so no node may be moved from one to another.
+                self.touched = (1 << self.n) - 1
             else:
                 self._switch_off(constraint)
-        self.joined = closed_sets(self.preds, demanded)
+        if self.limit_bytes is not None:
+            self.memory = LiveMemory(base)
+        for mask in self.held:
+            demanded.append(mask)
+            self.within.append((MustFuse(self.program.names(mask)), mask))
+            self.solo |= mask
+            self.touched |= mask
+        self.joined = closed_sets(self.preds, [*demanded, *self._whole])
         for mask in self.joined:
             self.touched |= mask
         self._contradictions()
@@ -168,13 +210,16 @@ class ConstrainedSpace(GroupSpace):
 
     def _keep(self, constraint: Keep) -> None:
         program = self.program
-        owner = {value: p for p, member in enumerate(program.members) for value in member.outputs}
+        owner = {value: p for p, member in enumerate(program.members) for value in member.outputs}  # of copies any
         for name in constraint.values:
             value = _value_named(program, name)
             if value is None or value in program.kept or value not in owner or not program.readers[value]:
                 continue  # in memory anyway
+            copies = program.copies.get(owner[value], 0)
+            if copies:
+                self._whole.append(copies)  # computed once, then, and stored
             self.kept_from.append((constraint, owner[value], program.readers[value]))
-            self.touched |= 1 << owner[value] | program.readers[value]
+            self.touched |= 1 << owner[value] | program.readers[value] | copies
 
     def _switch_off(self, constraint: FusionOff) -> None:
         members = self.program.members
@@ -187,8 +232,13 @@ class ConstrainedSpace(GroupSpace):
             self.off[constraint.rule] = constraint
         if constraint.rule == "cross-block":
             self.max_heavy = 1
+        if constraint.rule == "recomputation":
+            self._whole += dict.fromkeys(self.program.copies.values())
+            self.touched |= self.copied
         if constraint.rule == "siblings":
             self.neighbours = [p | s for p, s in zip(self.preds, self.succs, strict=True)]
+            for p, copies in self.program.copies.items():
+                self.neighbours[p] |= copies & ~(1 << p)
             # A chain of a node with several readers leaves them joined by what they read, which is off now.
             for member in members:
                 for value in member.outputs:
@@ -257,14 +307,49 @@ class ConstrainedSpace(GroupSpace):
         if refused is None:
             # A joined set is one node to the search, whether anything holds it together or not.
             apart = self._connected(group) if any(group & mask for mask in self.joined) else None
-            return apart or self.base.priced(group)
+            return apart or self._worth(group, self.base.priced(group))
         self.refused_by_user += 1
         constraint, nodes = refused
         return Reason("user", self.program.names(nodes), remedy=f"drop {constraint}")
 
+    def _worth(self, group: int, found: Priced | Reason) -> Priced | Reason:
+        """Refuse a legal group that saves too little, or that breaks the limit on live memory alone."""
+        if isinstance(found, Reason) or not group & (group - 1):
+            return found  # a node has to run somewhere
+        names = self.program.names(group)
+        if self.memory is not None and self.limit_bytes is not None:
+            needs = self.memory.footprint(group)
+            if needs > self.limit_bytes:
+                self.refused_by_user += 1
+                tensors = self.memory.tensors(group)
+                return Reason("memory", names, tensors, remedy=f"a limit of {needs} bytes or more, it is {self.limit_bytes}")
+        if self.least_gain:
+            saved = self.saved(group, found.cost)
+            if saved is not None and saved < self.least_gain:
+                self.refused_by_user += 1
+                limits = " and ".join(str(c) for c in self.constraints if isinstance(c, MinGain))
+                return Reason("user", names, remedy=f"drop {limits}: it saves {saved * 1e-18:.3g} s")
+        return found
+
+    def saved(self, group: int, cost: int) -> int | None:
+        """Return what a group costs less than its nodes, each alone; None for a group that is demanded.
+
+        What the user joins counts as one node, at its own price. Where that is not legal alone there is nothing to compare with.
+        """
+        if group in self.joined:
+            return None
+        alone, rest = 0, group
+        for mask in self.joined:
+            if mask & group:
+                whole = self.base.priced(mask)
+                if isinstance(whole, Reason):
+                    return None
+                alone, rest = alone + whole.cost, rest & ~mask
+        return alone + sum(self.base.cost(1 << p) or 0 for p in bits(rest)) - cost
+
     def reasons(self, group: int) -> list[Reason]:
         """Return every structural rule and every demand that a set of nodes breaks."""
-        found = [reason for reason in super().reasons(group) if reason.rule != "user"]
+        found = [reason for reason in super().reasons(group) if reason.rule != "user" or reason.remedy.startswith("drop min_gain_s")]
         refused = self._demand(group)
         if refused is not None:
             constraint, nodes = refused
@@ -282,7 +367,9 @@ class ConstrainedSpace(GroupSpace):
 
     def demanding(self, mask: int) -> list[Constraint]:
         """Return the constraints that a joined set comes from."""
-        return [c for c in self.constraints if isinstance(c, MustFuse) and self._union(c.nodes) & mask]
+        settled = [MustFuse(self.program.names(held)) for held in self.held if held & mask]
+        named: list[Constraint] = [c for c in (*self.constraints, *settled) if isinstance(c, MustFuse) and self._union(c.nodes) & mask]
+        return named or list(self.constraints)
 
     def breaks(self, groups: Sequence[int]) -> int:
         """Return the first joined set that a plan holds though it is not legal alone, or 0."""
@@ -321,8 +408,7 @@ class ConstrainedSpace(GroupSpace):
 
     def _stored(self, group: int) -> int:
         program = self.program
-        outputs = (value for p in bits(group) for value in program.members[p].outputs)
-        return sum(value in program.kept or bool(program.readers[value] & ~group) for value in outputs)
+        return len(live_outs(program, program.distinct(group), group))
 
 
 def constrain(base: GroupSpace, constraints: Sequence[object]) -> GroupSpace:
@@ -335,9 +421,11 @@ def constrain(base: GroupSpace, constraints: Sequence[object]) -> GroupSpace:
     """
     checked: list[Constraint] = []
     for constraint in constraints:
-        if not isinstance(constraint, MustFuse | NeverFuse | FusionOff | Keep):
-            raise UsageError(f"unknown constraint {constraint!r}", hint="make one with must_fuse, never_fuse, fusion_off or keep")
+        if not isinstance(constraint, MustFuse | NeverFuse | FusionOff | Keep | PeakBytes | MinGain):
+            raise UsageError(f"unknown constraint {constraint!r}", hint=f"make one with {', '.join(CONSTRAINTS)}")
         checked.append(constraint)
     if not checked:
         return base
+    if any(isinstance(constraint, PeakBytes) for constraint in checked):
+        base = base.plain  # what is alive is then a function of what has run
     return ConstrainedSpace(base, checked)

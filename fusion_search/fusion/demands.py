@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import numpy as np
 
 from fusion_search.errors import UsageError
 
 __all__ = [
-    "CONSTRAINTS", "RULES_TO_SWITCH", "Constraint", "FusionOff", "Keep", "MustFuse", "NeverFuse", "as_record", "from_record",
-    "fusion_off", "keep", "must_fuse", "never_fuse",
+    "CONSTRAINTS", "RULES_TO_SWITCH", "Constraint", "FusionOff", "Keep", "MinGain", "MustFuse", "NeverFuse", "PeakBytes", "as_record",
+    "check_fixed", "from_record", "fusion_off", "keep", "min_gain_s", "must_fuse", "never_fuse", "peak_bytes",
 ]  # fmt: skip
 
 #: Kinds of fusion that `FusionOff(rule=...)` switches off.
@@ -18,6 +22,7 @@ RULES_TO_SWITCH: dict[str, str] = {
     "multi-output": "groups of several nodes that store more than one value",
     "contraction": "contractions and windows in one group with anything else",
     "reduction": "reductions in one group with anything else",
+    "recomputation": "values that more than one group computes",
     "cross-block": "several contractions or windows in one group, and windows over values that the group computes",
 }
 
@@ -101,8 +106,62 @@ class Keep:
         return f"keep({', '.join(map(repr, self.values))})"
 
 
-Constraint = MustFuse | NeverFuse | FusionOff | Keep
-CONSTRAINTS: dict[str, type[Constraint]] = {made.kind: made for made in (MustFuse, NeverFuse, FusionOff, Keep)}
+@dataclass(frozen=True, slots=True)
+class PeakBytes:
+    """A limit on live memory, at every moment of a run.
+
+    While a group runs, alive are: the values that earlier groups stored and that it, a later group or the caller still needs; the
+    values that it stores; and the scratch of its blocks that run at once, one for each parallel unit at most. Inputs of the graph and
+    weights do not count. Groups run one after the other in the order of the plan, each under the schedule of its least J; what a
+    group reads is free after it has run, not before.
+
+    Attributes
+    ----------
+    limit_bytes : int
+    """
+
+    kind: ClassVar[str] = "peak_bytes"
+    limit_bytes: int
+
+    def __str__(self) -> str:
+        return f"peak_bytes({self.limit_bytes})"
+
+
+@dataclass(frozen=True, slots=True)
+class MinGain:
+    """Groups of several nodes are formed only where they save something worth having.
+
+    A group is left out when its nodes, each alone, cost less than `least_s` more than the group: J of single nodes less J of the
+    group, in seconds of J. What `must_fuse` demands counts as one node, so that it is exempt, and what joins it has to save as much.
+
+    Attributes
+    ----------
+    least_s : float
+    """
+
+    kind: ClassVar[str] = "min_gain_s"
+    least_s: float
+
+    def __str__(self) -> str:
+        return f"min_gain_s({self.least_s:g})"
+
+
+Constraint = MustFuse | NeverFuse | FusionOff | Keep | PeakBytes | MinGain
+CONSTRAINTS: dict[str, type[Constraint]] = {made.kind: made for made in (MustFuse, NeverFuse, FusionOff, Keep, PeakBytes, MinGain)}
+
+
+def check_fixed(constraints: Iterable[Constraint], what: str) -> None:
+    """Refuse demands under which the plans to choose from depend on their prices: what moves prices would move them too.
+
+    Raises
+    ------
+    UsageError
+        For `PeakBytes` (scratch is that of the cheapest schedule) and `MinGain`.
+    """
+    for constraint in constraints:
+        if isinstance(constraint, PeakBytes | MinGain):
+            why = f"{what}: under {constraint} prices decide which plans there are, so it cannot be followed exactly"
+            raise UsageError(why, hint="leave it out, or search at the values of interest")
 
 
 def as_record(constraint: Constraint) -> dict[str, Any]:
@@ -112,9 +171,18 @@ def as_record(constraint: Constraint) -> dict[str, Any]:
 
 
 def from_record(record: dict[str, Any]) -> Constraint:
-    """Return the constraint that `as_record` wrote."""
+    """Return the constraint that `as_record` wrote.
+
+    Raises
+    ------
+    UsageError
+        When it wrote no such thing.
+    """
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k != "kind"}
-    return CONSTRAINTS[record["kind"]](**fields)
+    try:
+        return CONSTRAINTS[record["kind"]](**fields)
+    except (KeyError, TypeError):
+        raise UsageError(f"unknown constraint {record!r}", hint=f"known kinds: {', '.join(CONSTRAINTS)}") from None
 
 
 # ---------------------------------------------------------------------- how to say it
@@ -173,6 +241,37 @@ def keep(*values: str) -> Keep:
         Names of values, as in ``graph.values``. What is in memory anyway, such as an input or an output, is no demand.
     """
     return Keep(_names(values, "keep", least=1))
+
+
+def peak_bytes(limit_bytes: int) -> PeakBytes:
+    """Limit live memory: stored values that are still needed, and scratch, at every moment of a run.
+
+    Parameters
+    ----------
+    limit_bytes : int
+        Inputs of the graph and weights do not count, outputs do; `PeakBytes` has the definition.
+    """
+    if not _is_number(limit_bytes, int | np.integer):
+        raise UsageError(f"peak_bytes: expected a whole number of bytes from 0, got {limit_bytes!r}")
+    return PeakBytes(int(limit_bytes))
+
+
+def min_gain_s(least_s: float) -> MinGain:
+    """Leave out fusions that save less than some time, as not worth their complexity.
+
+    Parameters
+    ----------
+    least_s : float
+        What a group of several nodes has to cost less than its nodes, each alone, in seconds of J.
+    """
+    if not _is_number(least_s, int | float | np.number):
+        raise UsageError(f"min_gain_s: expected seconds, a number from 0, got {least_s!r}", hint="such as min_gain_s(1e-6)")
+    return MinGain(float(least_s))
+
+
+def _is_number(value: Any, kind: Any) -> bool:
+    """Whether a value is a finite number of a kind, from 0."""
+    return isinstance(value, kind) and not isinstance(value, bool) and bool(0 <= value < math.inf)
 
 
 def _names(names: tuple[object, ...], what: str, *, least: int) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ to which nothing else adds.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -61,11 +62,17 @@ class RunFloors:
         Positions, ascending.
     most : int
         Length of the longest run.
+    units : sequence of int, optional
+        Lengths of the runs that no plan splits, which make up the sequence; single nodes by default.
     """
 
-    def __init__(self, program: Program, profile: Profile, model: CostModel, sequence: Sequence[int], most: int) -> None:
+    def __init__(
+        self, program: Program, profile: Profile, model: CostModel, sequence: Sequence[int], most: int, units: Sequence[int] | None = None
+    ) -> None:
         self.program, self.profile, self.model = program, profile, model
         self.sequence, self.most = list(sequence), most
+        #: The unit of each node.
+        self.unit = [u for u, length in enumerate([1] * len(self.sequence) if units is None else units) for _ in range(length)]
         members = [program.members[p] for p in self.sequence]
         self.blocks = max(_blocks(member) for member in members)
         self.values = self._crossings(members)
@@ -122,18 +129,19 @@ class RunFloors:
     def whole(self) -> int:
         """Return what any plan of these nodes costs at least.
 
-        What comes from outside is read once and what others need is written once; what every node reads, every group
+        What comes from outside is read once and what others need is written once; what every unit reads, every group
         reads. A group touches a limited number of tensors and holds a limited number of nodes, which limits how few groups there are.
         """
-        n, everything = len(self.sequence), range(len(self.sequence))
-        common = [v for v in self.values if v.made < 0 and [r for r, _ in v.reads] == list(everything)]
+        n, units = len(self.sequence), self.unit[-1] + 1
+        common = [v for v in self.values if v.made < 0 and len({self.unit[r] for r, _ in v.reads}) == units]
         shared = sum(min(size for _, size in v.reads) for v in common)
         once = sum(min(size for _, size in v.reads) for v in self.values if v.made < 0 and v.reads) - shared
         once += sum(v.written for v in self.values if v.made >= 0 and v.leaves)
         tensors = sum((v.made < 0 and bool(v.reads)) or (v.made >= 0 and v.leaves) for v in self.values) - len(common)
         alone = max(len({o.base for o in self.program.members[p].operands}) + len(self.program.members[p].outputs) for p in self.sequence)
         room = max(self.profile.operand_limit, alone) - len(common)
-        groups = max(1, -(-n // self.most), -(-tensors // max(room, 1)))
+        most_units = max(1, self.most // min(Counter(self.unit).values()))
+        groups = max(-(-n // self.most), -(-units // most_units), -(-tensors // max(room, 1)))
         each, more = self.price(np.array([float(shared), float(shared + once)]))
         # One attosecond a group for rounding; a model that is not linear in bytes still charges the rest to one group.
         return max(0, int(more) + (groups - 1) * int(each) - groups - 1)

@@ -14,7 +14,6 @@ Loops joined by a live-in do not count: a larger group may have to part them (`x
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from fusion_search.fusion.analysis import needing_outer_loops, pointwise
@@ -27,13 +26,13 @@ __all__ = ["refused_for_good"]
 _ANY_SIZE = 1 << 62
 
 
-def refused_for_good(program: Program, positions: Sequence[int], fast_memory_bytes: float) -> bool:
+def refused_for_good(program: Program, group: int, fast_memory_bytes: float) -> bool:
     """Whether every group that holds these nodes breaks the rule of shared outer loops or that of capacity.
 
     Linear in members times rank.
     """
-    members = [program.members[p] for p in positions]
-    loops = group_loops(program, positions, _ANY_SIZE)
+    members = [program.members[p] for p in program.distinct(group)]
+    loops = group_loops(program, group, _ANY_SIZE)
     carried = [[a for loop in loops.loops[i][: m.domain.rank] for a in loop] for i, m in enumerate(members)]
     refused = set(loops.conflicts)
     for i, member in enumerate(members):

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from fusion_search.fusion.program import Member, Program
+from fusion_search.fusion.program import Member, Program, bits
 
 Shape = tuple[int, ...]
 _NONE: frozenset[int] = frozenset()
@@ -167,7 +167,7 @@ class _Sets:
             self.parent[a] = b
 
 
-def group_loops(program: Program, positions: Sequence[int], line_bytes: int) -> GroupLoops:
+def group_loops(program: Program, group: int, line_bytes: int) -> GroupLoops:
     """Unify the loops of a group.
 
     Live-ins unify loops after the inner edges, and those that would make a member carry one loop twice (``x + x.T``)
@@ -176,8 +176,8 @@ def group_loops(program: Program, positions: Sequence[int], line_bytes: int) -> 
     Parameters
     ----------
     program : Program
-    positions : sequence of int
-        The members, ascending.
+    group : int
+        Mask of positions; copies of one node are one member.
     line_bytes : int
         Live-ins of this size or less do not unify loops.
 
@@ -185,10 +185,10 @@ def group_loops(program: Program, positions: Sequence[int], line_bytes: int) -> 
     -----
     Linear in members times rank, times the number of view boundaries.
     """
-    return _solved(program, positions, line_bytes)[1]
+    return _solved(program, group, line_bytes)[1]
 
 
-def tangled_members(program: Program, positions: Sequence[int], line_bytes: int, edges: set[tuple[int, int]]) -> set[int]:
+def tangled_members(program: Program, group: int, line_bytes: int, edges: set[tuple[int, int]]) -> set[int]:
     """Return the members on a loop that one of them would carry twice in a nest that joins them by these reads.
 
     Parameters
@@ -196,13 +196,17 @@ def tangled_members(program: Program, positions: Sequence[int], line_bytes: int,
     edges : set of (int, int)
         Reads as (member, operand).
     """
-    return _solved(program, positions, line_bytes)[0].tangled(edges)
+    return _solved(program, group, line_bytes)[0].tangled(edges)
 
 
-def _solved(program: Program, positions: Sequence[int], line_bytes: int) -> tuple[_Unifier, GroupLoops]:
+def _solved(program: Program, group: int, line_bytes: int) -> tuple[_Unifier, GroupLoops]:
+    positions = program.distinct(group)
+    local = {p: i for i, p in enumerate(positions)}
+    if program.copies:
+        local = {q: i for p, i in local.items() for q in bits(program.copies.get(p, 1 << p) & group)}
     dropped: set[int] = set()
     while True:
-        unifier = _Unifier(program, positions, line_bytes, dropped)
+        unifier = _Unifier(program, positions, local, line_bytes, dropped)
         found = unifier.solve()
         more = unifier.guilty(found.conflicts) if found.conflicts else set()
         if not more:
@@ -213,7 +217,7 @@ def _solved(program: Program, positions: Sequence[int], line_bytes: int) -> tupl
 class _Unifier:
     """The loops of a group as numbered elements: those of each member in a row, then the dimensions of shared live-ins."""
 
-    def __init__(self, program: Program, positions: Sequence[int], line_bytes: int, dropped: set[int]) -> None:
+    def __init__(self, program: Program, positions: Sequence[int], local: dict[int, int], line_bytes: int, dropped: set[int]) -> None:
         self.members = [program.members[p] for p in positions]
         self.matches = [matched_operands(program, p) for p in positions]
         self.extent: list[int] = []
@@ -225,7 +229,7 @@ class _Unifier:
         self.shared: dict[int, int] = {}  # live-in -> its first element
         # (reader, operand, first element of the owner's dimensions or -1, producer or -1)
         self.edges: list[tuple[int, int, int, int]] = []
-        self._collect({p: i for i, p in enumerate(positions)}, line_bytes, dropped)
+        self._collect(local, line_bytes, dropped)
 
     def _collect(self, local: dict[int, int], line_bytes: int, dropped: set[int]) -> None:
         live_ins: dict[int, list[tuple[int, int]]] = {}

@@ -7,14 +7,14 @@ starts the next, which keeps the search's states few.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from costmodels import GroupFeatures
-from fusion_search.ir.graph import Graph, Node
+from fusion_search.ir.graph import Graph, Node, stored_dtype
 from fusion_search.ir.opaque import RUNTIME
 from fusion_search.ir.ops import OPS
 from fusion_search.ir.spec import Domain, OpSpec, Type
@@ -68,6 +68,9 @@ class Program:
     Parameters
     ----------
     graph : Graph
+    copied : collection of str
+        Nodes that may be computed by several groups: each has a position of its own, a *copy*, for every position that reads it,
+        and one for the caller who gets it. Copies in one group are one computation, stored when one of them is read outside.
 
     Attributes
     ----------
@@ -79,20 +82,25 @@ class Program:
         For each value number, the mask of positions that read it.
     kept : set of int
         Value numbers that the caller gets.
+    copies : dict of int to int
+        For each position that is a copy, the mask of all copies of its node.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, copied: Collection[str] = ()) -> None:
         self.graph = graph
         order = canonical_order(graph)
-        self.position = {graph.nodes[k].name: p for p, k in enumerate(order)}
+        self.copies: dict[int, int] = {}
+        self._for_caller: set[int] = set()
+        first, order = self._copied(order, frozenset(copied))
+        self.position = {graph.nodes[k].name: p for k, p in first.items()}
         self.value_number: dict[str, int] = {}
         self.value_name: list[str] = []
         signatures: dict[Hashable, int] = {}
-        placed = {k: p for p, k in enumerate(order)}
         #: Facts about operands by signature, and counts of groups by line size and structure, filled in where they are needed.
         self.matches: dict[int, tuple[Any, ...]] = {}
         self.counted: dict[Hashable, tuple[GroupFeatures, int, tuple[int, ...]]] = {}
-        self.members = [self._member(graph.nodes[k], placed, signatures) for k in order]
+        slots: dict[tuple[int, int], int] = {}  # (copied node's first position, reader) -> the reader's copy
+        self.members = [self._member(graph.nodes[k], self._makers(k, p, first, slots), signatures) for p, k in enumerate(order)]
         n = len(self.members)
         self.readers = [0] * len(self.value_name)
         self.preds = [0] * n
@@ -111,13 +119,70 @@ class Program:
             self.descendants[p] = self.succs[p] | _union(self.descendants, self.succs[p])
         self.kept = {self.value_number[name] for name in graph.output_bases if name in self.value_number}
 
-    def mask(self, names: list[str]) -> int:
-        """Return the bit mask of nodes given by name."""
-        return sum(1 << self.position[name] for name in set(names))
+    def mask(self, names: Collection[str]) -> int:
+        """Return the bit mask of nodes given by name, all copies of each."""
+        found = 0
+        for name in set(names):
+            p = self.position[name]
+            found |= self.copies.get(p, 1 << p)
+        return found
 
     def names(self, mask: int) -> tuple[str, ...]:
         """Return the names of the nodes in a mask, in canonical order."""
-        return tuple(self.members[p].node.name for p in bits(mask))
+        return tuple(dict.fromkeys([self.members[p].node.name for p in bits(mask)]))
+
+    def distinct(self, mask: int) -> tuple[int, ...]:
+        """Return the positions in a mask, ascending, of the copies of one node only the lowest."""
+        if self.copies:
+            for p in bits(mask):
+                if mask >> p & 1 and p in self.copies:
+                    mask &= ~self.copies[p] | 1 << p
+        return tuple(bits(mask))
+
+    def leaves(self, p: int, value: int, mask: int) -> bool:
+        """Whether a value that position p computes is needed outside a set of positions."""
+        if p in self.copies:
+            return p in self._for_caller or bool(self.succs[p] & ~mask)
+        return value in self.kept or bool(self.readers[value] & ~mask)
+
+    def _copied(self, order: list[int], copied: frozenset[str]) -> tuple[dict[int, int], list[int]]:
+        """Return each node's first position, and the nodes in order with their copies side by side."""
+        graph = self.graph
+        counts: dict[int, int] = {}
+        if copied:
+            kept = set(graph.output_bases)
+            for k in reversed(order):
+                node = graph.nodes[k]
+                if node.name in copied:
+                    uses = sum(counts.get(r, 1) for r in graph.readers.get(node.output, ())) + (node.output in kept)
+                    counts[k] = max(1, uses)
+        first: dict[int, int] = {}
+        expanded: list[int] = []
+        for k in order:
+            first[k], count = len(expanded), counts.get(k, 1)
+            expanded += [k] * count
+            if count > 1:
+                mask = ((1 << count) - 1) << first[k]
+                self.copies |= dict.fromkeys(range(first[k], len(expanded)), mask)
+                if graph.nodes[k].output in kept:
+                    self._for_caller.add(len(expanded) - 1)
+        return first, expanded
+
+    def _makers(self, k: int, p: int, first: dict[int, int], slots: dict[tuple[int, int], int]) -> dict[int, int]:
+        """For the operands of node k at position p: producer node -> the position that computes for it."""
+        graph, makers = self.graph, {}
+        for name in graph.nodes[k].inputs:
+            made_by = graph.producer.get(graph.base(name)) if name else None
+            if made_by is None:
+                continue
+            start = first[made_by]
+            if start in self.copies:
+                if (start, p) not in slots:
+                    slots[start, p] = sum(1 for owner, _ in slots if owner == start)
+                makers[made_by] = start + slots[start, p]
+            else:
+                makers[made_by] = start
+        return makers
 
     def _number(self, name: str) -> int:
         number = self.value_number.get(name)
@@ -161,7 +226,7 @@ class Program:
         signature = signatures.setdefault(described, len(signatures))
         outputs = tuple(self._number(name) for name in node.outputs)
         sizes = tuple(0 if graph.values[name].dtype == RUNTIME else graph.values[name].nbytes for name in node.outputs)
-        dtypes = tuple(dict.fromkeys(graph.values[name].dtype.name for name in (*node.inputs, *node.outputs) if name))
+        dtypes = tuple(dict.fromkeys(stored_dtype(graph.values[name].dtype) for name in (*node.inputs, *node.outputs) if name))
         return Member(node, spec, domain, tuple(operands), outputs, out.shape, out.dtype.itemsize, sizes, dtypes, signature)
 
 
@@ -191,10 +256,15 @@ def canonical_order(graph: Graph) -> list[int]:
 
 def bits(mask: int) -> list[int]:
     """Return the positions of the set bits, ascending."""
-    found = []
+    found: list[int] = []
+    if not mask:
+        return found
+    # Most sets lie close together, far up: what is below them is not carried along.
+    base = (mask & -mask).bit_length() - 1
+    mask >>= base
     while mask:
         low = mask & -mask
-        found.append(low.bit_length() - 1)
+        found.append(base + low.bit_length() - 1)
         mask ^= low
     return found
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 #: Rule name -> what it means. The order is the order in which a group is examined.
 RULES: dict[str, str] = {
     "unknown-node": "every name in a group is a node of the graph",
-    "cover": "every node is computed by exactly one group (the first space has no recomputation)",
+    "cover": "every node is computed by some group",
     "order": "the quotient graph of the groups is acyclic",
     "convex": "no path leaves a group and comes back",
     "opaque": "an operator without a spec runs alone",
+    "scatter": "a node that writes where data says runs alone",
     "nodes": "a group holds at most so many core nodes",
     "contractions": "a group holds at most so many contractions and windows",
+    "own-copy": "a group reads from memory nothing that it computes",
+    "recomputation": "several groups may compute a node only where the space of the search has copies of it",
     "shared-loops": "members are connected by inner edges or by live-ins of more than a cache line",
     "operands": "the profile limits the tensors that one kernel may touch",
     "shared-outer-loop": "several contractions of a group, and a value read through a window, each carry an outer loop of the group",
@@ -20,6 +23,7 @@ RULES: dict[str, str] = {
     "dtype": "the profile supports the dtypes",
     "forbidden": "the profile forbids the combination",
     "emit": "the kernel generator can emit the group",
+    "memory": "the stored values that are still needed, and scratch, stay within the limit on live memory",
     "user": "the plan keeps to what the user demands",
 }
 

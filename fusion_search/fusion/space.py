@@ -79,12 +79,14 @@ class GroupSpace:
         self.n = len(program.members)
         self.preds, self.succs = program.preds, program.succs
         self.heavy = self._mask({"contract", "window"})
-        self.solo = self._mask({"opaque"})
+        self.solo = self._mask({"opaque", "scatter"})
         self.neighbours = [p | s for p, s in zip(program.preds, program.succs, strict=True)]
         for value, readers in enumerate(program.readers):
             if readers & (readers - 1) and self._shares(value):
                 for p in bits(readers):
                     self.neighbours[p] |= readers & ~(1 << p)
+        for p, copies in program.copies.items():
+            self.neighbours[p] |= copies & ~(1 << p)
 
     def _mask(self, kinds: set[str]) -> int:
         return sum(1 << p for p, member in enumerate(self.program.members) if member.spec.kind in kinds)
@@ -99,8 +101,10 @@ class GroupSpace:
     def key(self, group: int) -> Hashable:
         """Return a structural key: groups with equal keys have equal legality and cost."""
         program = self.program
-        positions = bits(group)
+        positions = program.distinct(group)
         local = {p: i for i, p in enumerate(positions)}
+        if program.copies:
+            local = {q: i for p, i in local.items() for q in bits(program.copies.get(p, 1 << p) & group)}
         outside: dict[int, int] = {}
         parts: list[Hashable] = []
         for p in positions:
@@ -112,8 +116,8 @@ class GroupSpace:
                     parts.append(inside)
                 else:
                     parts.append(-1 - outside.setdefault(operand.base, len(outside)))
-            for value in member.outputs:
-                parts.append(value in program.kept or bool(program.readers[value] & ~group))
+            copies = bits(program.copies[p] & group) if p in program.copies else (p,)
+            parts += [any(program.leaves(q, value, group) for q in copies) for value in member.outputs]
         return tuple(parts)
 
     def cost(self, group: int) -> int | None:
@@ -123,6 +127,18 @@ class GroupSpace:
             self._costs[group] = found.cost if isinstance(found, Priced) else None
         return self._costs[group]
 
+    @property
+    def copied(self) -> int:
+        """Mask of the positions that are copies."""
+        return sum(1 << p for p in self.program.copies)
+
+    @property
+    def plain(self) -> GroupSpace:
+        """The same space without recomputation: every node has one position."""
+        if not self.program.copies:
+            return self
+        return GroupSpace(Program(self.program.graph), self.profile, self.model, self.can_emit)
+
     def hopeless(self, group: int) -> bool:
         """True when neither a group nor any that holds it is legal; False says nothing."""
         found = self.priced(group)
@@ -130,7 +146,7 @@ class GroupSpace:
             return False
         key = self.key(group)
         if key not in self._hopeless:
-            self._hopeless[key] = refused_for_good(self.program, bits(group), self.profile.fast_memory_bytes)
+            self._hopeless[key] = refused_for_good(self.program, group, self.profile.fast_memory_bytes)
         return self._hopeless[key]
 
     def blocked(self, u: int, v: int) -> bool:
@@ -160,7 +176,7 @@ class GroupSpace:
 
     def descriptions(self, reach: int) -> list[int] | None:
         """For each node a number that says what it is and how it stands to the nodes around it (`fusion.likeness`)."""
-        return describe_nodes(self.program, [1 << p for p in range(self.n)], reach, self.touched)
+        return describe_nodes(self.program, [1 << p for p in range(self.n)], reach, self.touched | self.copied)
 
     # ------------------------------------------------------------------ judging one group
 
@@ -177,7 +193,7 @@ class GroupSpace:
 
     def analysis(self, group: int) -> Analysis:
         """Return the analysis of a group."""
-        return analyse(self.program, tuple(bits(group)), self.profile.line_bytes)
+        return analyse(self.program, group, self.profile.line_bytes)
 
     def features(self, group: int) -> GroupFeatures:
         """Return what the cost model counts of a group."""
@@ -195,7 +211,9 @@ class GroupSpace:
         """Return every structural rule that a set of nodes breaks, or the first one that its schedule breaks."""
         found = [
             reason
-            for reason in (rule(group) for rule in (self._convex, self._lonely, self._size, self._contractions, self._connected))
+            for reason in (
+                rule(group) for rule in (self._convex, self._lonely, self._size, self._contractions, self._own_copies, self._connected)
+            )
             if reason
         ]
         if not found:
@@ -205,7 +223,7 @@ class GroupSpace:
         return found
 
     def _judge(self, group: int, key: Hashable) -> Priced | Reason:
-        for rule in (self._lonely, self._size, self._contractions):
+        for rule in (self._lonely, self._size, self._contractions, self._own_copies):
             reason = rule(group)
             if reason:
                 return reason
@@ -250,7 +268,9 @@ class GroupSpace:
 
     def _lonely(self, group: int) -> Reason | None:
         if group & self.solo and group & (group - 1):
-            return Reason("opaque", self.program.names(group & self.solo), remedy="leave these nodes alone")
+            scatters = group & self._mask({"scatter"})
+            rule, alone = ("scatter", scatters) if scatters else ("opaque", group & self.solo)
+            return Reason(rule, self.program.names(alone), remedy="leave these nodes alone")
         return None
 
     def _size(self, group: int) -> Reason | None:
@@ -262,6 +282,17 @@ class GroupSpace:
         heavy = group & self.heavy
         if heavy.bit_count() > self.max_heavy:
             return Reason("contractions", self.program.names(heavy), remedy=f"at most {self.max_heavy} contractions and windows")
+        return None
+
+    def _own_copies(self, group: int) -> Reason | None:
+        """A member reads its own copy of a value, or that value from memory; not from memory what the group computes."""
+        copies = self.program.copies
+        for p in bits(group) if copies else ():
+            others = copies.get(p, 0) & ~group
+            for q in bits(others):
+                if self.succs[q] & group:
+                    names = self.program.names(1 << p | self.succs[q] & group)
+                    return Reason("own-copy", names, remedy="compute it here for all of its readers in the group")
         return None
 
     def _connected(self, group: int) -> Reason | None:

@@ -8,7 +8,7 @@ node computes it. A *node* applies one core operator of :mod:`fusion_search.ir.o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -17,6 +17,11 @@ import numpy as np
 
 Shape = tuple[int, ...]
 Attrs = tuple[tuple[str, Any], ...]
+
+
+def stored_dtype(dtype: np.dtype[Any]) -> str:
+    """Name of the dtype that kernels read and write: numbers of less than 8 bits and floats of 8 bits are bytes to them."""
+    return "uint8" if dtype.itemsize == 1 and dtype.name not in ("int8", "uint8", "bool") else dtype.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +122,24 @@ class Source(Protocol):
         """Initialisers that a caller may feed in place of the model's own."""
 
     @property
+    def values(self) -> Mapping[str, np.ndarray[Any, Any]]:
+        """Inputs that are bound by their elements; nothing reads them from a feed."""
+
+    @property
+    def asked(self) -> Collection[str]:
+        """Further inputs without whose elements some node is carried whole."""
+
+    @property
     def generic(self) -> Graph | None:
         """The program bound to generic extents, which decide what holds for all bindings; None when it has but one."""
 
-    def bind(self, dims: Mapping[str, int], overrides: Mapping[str, np.ndarray[Any, Any]]) -> Graph:
-        """Build the graph again for other extents or other overridable initialisers."""
+    def bind(
+        self,
+        dims: Mapping[str, int],
+        overrides: Mapping[str, np.ndarray[Any, Any]],
+        values: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    ) -> Graph:
+        """Build the graph again for other extents, other overridable initialisers, or other bound elements (by default the same)."""
 
     def reference(self, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
         """Run the model itself in an implementation that shares no code with this project's kernels."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from fusion_search.ir.graph import Node, Shape
 
-Kind = Literal["map", "reduce", "contract", "window", "layout", "gather", "opaque"]
+Kind = Literal["map", "reduce", "contract", "window", "layout", "gather", "scatter", "opaque"]
 FlopClass = Literal["none", "simple", "special", "contract"]
 Array = np.ndarray[Any, Any]
 
@@ -77,11 +77,14 @@ class Domain:
         How many of the last loops are reductions.
     reads : tuple of Access
         One for each operand, in order.
+    scattered : tuple of int
+        Dimensions of the result along which data decides what is written: no block may be cut along them.
     """
 
     extents: tuple[int, ...]
     reductions: int
     reads: tuple[Access, ...]
+    scattered: tuple[int, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -97,7 +100,7 @@ class OpSpec:
     ----------
     name : str
     kind : str
-        One of map, reduce, contract, window, layout, gather, opaque.
+        One of map, reduce, contract, window, layout, gather, scatter, opaque.
     infer : callable
         ``(types, node attributes as dict) -> Type`` of the output; raises ``ValueError`` with a reason.
     domain : callable

@@ -1,4 +1,4 @@
-"""Explanations as flat data, units in the keys, for JSON."""
+"""Explanations and replayed plans as flat data, units in the keys, for JSON."""
 
 from __future__ import annotations
 
@@ -7,8 +7,21 @@ from typing import Any
 
 from fusion_search.search.explain import Explanation
 from fusion_search.search.overview import Overview
+from fusion_search.search.replay import Replay
 
-__all__ = ["facts"]
+__all__ = ["facts", "replayed"]
+
+
+def replayed(found: Replay) -> dict[str, Any]:
+    """Return what became of a plan on a changed graph as plain data."""
+    return {
+        "groups": found.planned,
+        "groups_kept": found.kept,
+        "launches": found.plan.launches,
+        "cost_then_s": found.cost_then_s,
+        "cost_s": found.plan.cost_s,
+        "mismatches": [asdict(mismatch) for mismatch in found.mismatches],
+    }
 
 
 def facts(found: Explanation | Overview) -> dict[str, Any]:

@@ -9,23 +9,28 @@ from typing import Any
 import numpy as np
 
 from fusion_search.errors import FeedError
+from fusion_search.fusion.copies import copyable
+from fusion_search.fusion.program import Program
+from fusion_search.ir.binding import ValuesKey, bind_asked, values_key
 from fusion_search.ir.opaque import RUNTIME
 from fusion_search.passes import run_passes
 from fusion_search.runtime.program import Array, BoundPlan
-from fusion_search.runtime.refit import refit, space_of
+from fusion_search.runtime.refit import RunGroup, refit, space_of
 from fusion_search.runtime.schedules import chooser
 from fusion_search.search.methods import METHODS, collector_paused
 from fusion_search.search.plan import Plan
 
 #: Bindings to other extents that are kept ready, the latest ones.
 KEPT_BINDINGS = 8
+BindingKey = tuple[tuple[tuple[str, int], ...], ValuesKey]
 
 
 class CompiledPlan:
     """Runs a plan: ``run({"x": array}) -> {"y": array}``.
 
     The groups are kept for other extents of the symbolic dimensions: the model is bound again, legality is checked again, and
-    kernels, whose structure was made for any extents, are compiled only for groups that are no longer legal.
+    kernels, whose structure was made for any extents, are compiled only for groups that are no longer legal. The same holds for inputs
+    whose elements decide shapes or places (axes, shapes, repeats): the model is bound to the elements that are fed.
 
     Parameters
     ----------
@@ -48,18 +53,21 @@ class CompiledPlan:
         generic = source.generic if source else None
         self._generic = run_passes(generic) if generic is not None else None
         # groups that hold for all extents, not only for the planned ones
-        self._groups = [group.nodes for group in plan.groups]
+        self._groups = [RunGroup(group.nodes, group.stores) for group in plan.groups]
         if self._generic is not None:
             self._groups = refit(plan, self._groups, self._generic)
-        self._lock = threading.Lock()
-        self._bound: dict[tuple[tuple[str, int], ...], BoundPlan] = {}
+        self._lock = threading.RLock()
+        self._bound: dict[BindingKey, BoundPlan] = {}
+        self._generics = {values_key(source.values if source else {}): self._generic}
         self._latest = plan.graph
         tuned = {group.nodes: group.tuned for group in plan.groups if group.tuned is not None}
         self._choose = chooser(tuned)  # measured for the planned extents; others run as the generator chooses
         self.planned = BoundPlan(plan.graph, self._groups, self._generic, self._choose)
         self.compilations = self.planned.compilations
         self._dims = dict(source.dims) if source else {}
-        self._bound[tuple(sorted(self._dims.items()))] = self.planned
+        #: Inputs that are bound by their elements: those bound when it was planned, and those found to be needed.
+        self._by_value = {*source.values, *source.asked} if source else set()
+        self._bound[tuple(sorted(self._dims.items())), values_key(source.values if source else {})] = self.planned
 
     @property
     def peak_bytes(self) -> int:
@@ -93,16 +101,15 @@ class CompiledPlan:
         return self.for_feeds(arrays)(arrays, out)
 
     def for_feeds(self, arrays: Mapping[str, Array]) -> BoundPlan:
-        """Return the plan bound to the shapes of these feeds."""
+        """Return the plan bound to the shapes of these feeds, and to their elements where those decide shapes or places."""
         source = self.plan.graph.source
         overrides = {name: arrays[name] for name in arrays if source and name in source.overridable}
         dims = self._bind_dims(arrays)
-        key = tuple(sorted(dims.items()))
         with self._lock:
             if overrides:
-                return self._rebind(dims, overrides)
-            bound = self._bound.pop(key, None) or self._rebind(dims, {})
-            self._bound[key] = bound  # the latest last
+                return self._rebind(dims, overrides, arrays)
+            bound = self._bound.pop(self._key(dims, arrays), None) or self._rebind(dims, {}, arrays)
+            self._bound[self._key(dims, arrays)] = bound  # the latest last; binding may have found more inputs that count
             for old in [k for k in self._bound if self._bound[k] is not self.planned][:-KEPT_BINDINGS]:
                 del self._bound[old]
             self._latest = bound.graph
@@ -117,15 +124,26 @@ class CompiledPlan:
             Proved, where its status says so, for ``plan.dims``; compile it to use it.
         """
         method = METHODS.get(self.plan.method, METHODS["exact"])  # a priced plan has no method of its own
-        return method(space_of(self.plan, self._latest), time_limit_s)
+        return method(space_of(self.plan, self._latest, copyable(Program(self._latest))), time_limit_s)
 
-    def _rebind(self, dims: Mapping[str, int], overrides: Mapping[str, Array]) -> BoundPlan:
+    def _key(self, dims: Mapping[str, int], arrays: Mapping[str, Array]) -> BindingKey:
+        return tuple(sorted(dims.items())), values_key({name: arrays[name] for name in self._by_value if name in arrays})
+
+    def _rebind(self, dims: Mapping[str, int], overrides: Mapping[str, Array], arrays: Mapping[str, Array]) -> BoundPlan:
         source = self.plan.graph.source
         if source is None:
             raise FeedError("the graph was built for its own shapes only", hint="build it again for others")
-        graph = run_passes(source.bind(dims, overrides))
+        graph = run_passes(bind_asked(source, dims, overrides, arrays, {name: arrays[name] for name in self._by_value if name in arrays}))
+        found = graph.source
+        values = found.values if found is not None else {}
+        self._by_value.update(values)
+        key = values_key(values)
+        if key not in self._generics:
+            generic = found.generic if found is not None else None
+            self._generics = {k: v for k, v in self._generics.items() if v is self._generic}
+            self._generics[key] = run_passes(generic) if generic is not None else None
         choose = self._choose if dict(dims) == self._dims else None
-        bound = BoundPlan(graph, refit(self.plan, self._groups, graph), self._generic, choose)
+        bound = BoundPlan(graph, refit(self.plan, self._groups, graph), self._generics[key], choose)
         self.compilations += bound.compilations
         return bound
 

@@ -79,10 +79,18 @@ class Measurement:
 
 
 def example_feeds(graph: Graph, seed: int = 0) -> dict[str, Array]:
-    """Make inputs: standard normal floats, small non-negative integers, ones for masks."""
+    """Make inputs: standard normal floats, small non-negative integers, ones for masks, and what is bound as it is."""
     rng = np.random.default_rng(seed)
     feeds: dict[str, Array] = {}
+    source = graph.source
     for value in graph.inputs:
+        if source is not None and value.name in source.values:
+            feeds[value.name] = source.values[value.name]
+            continue
+        if source is not None and value.name in source.asked:
+            raise UnsupportedError(
+                f"the elements of input {value.name!r} decide shapes or places", hint="pass feeds=, or load with values="
+            )
         if value.dtype == RUNTIME:
             raise UnsupportedError(f"input {value.name!r} has no plain tensor type", hint="pass feeds=")
         if value.dtype.kind in "fV":

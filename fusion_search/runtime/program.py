@@ -21,6 +21,7 @@ from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
 from fusion_search.runtime.memory import Scratch, plan_memory, stride_of
 from fusion_search.runtime.outputs import checked_outputs
+from fusion_search.runtime.refit import RunGroup
 from fusion_search.runtime.results import ResultBuffers
 from fusion_search.runtime.steps import CallStep, Choice, Choose, KernelStep, Made, make_steps
 
@@ -78,8 +79,8 @@ class BoundPlan:
     Parameters
     ----------
     graph : Graph
-    groups : sequence of sequence of str
-        Node names of each group, in order.
+    groups : sequence of RunGroup, or of sequence of str
+        The groups in order; given by node names, each stores what groups that do not compute it need.
     generic : Graph, optional
         The model for generic extents, which gives the kernels their structure.
     choose : callable, optional
@@ -93,7 +94,13 @@ class BoundPlan:
         Planned buffers, scratch and results of one run.
     """
 
-    def __init__(self, graph: Graph, groups: Sequence[Sequence[str]], generic: Graph | None = None, choose: Choose | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        groups: Sequence[RunGroup] | Sequence[Sequence[str]],
+        generic: Graph | None = None,
+        choose: Choose | None = None,
+    ) -> None:
         self.graph = graph
         self.threads = int(numba.get_num_threads())
         #: The kernels as the generator makes them, by nodes.
@@ -278,7 +285,7 @@ class BoundPlan:
             start, stop = segment
             driver.run_plan(space.rows[start:stop], stop - start, self.threads)
             if space.flag[0]:
-                raise FeedError("an index is outside the tensor that it gathers from", hint="check the fed indices")
+                raise FeedError("an index is outside its tensor", hint="check the fed indices")
         else:
             self._call(segment, space)
 

@@ -12,10 +12,12 @@ import numpy as np
 from fusion_search.codegen.capability import can_emit
 from fusion_search.codegen.extents import Extent, actual, paired
 from fusion_search.codegen.kernel import Kernel, build
-from fusion_search.fusion.analysis import Analysis, analyse
-from fusion_search.fusion.program import Program, bits
+from fusion_search.fusion.analysis import Analysis, analyse, live_outs
+from fusion_search.fusion.copies import place
+from fusion_search.fusion.program import Program
 from fusion_search.ir.graph import Graph, Node
 from fusion_search.ir.ops import OPS
+from fusion_search.runtime.refit import RunGroup, recomputed
 
 #: A step below this much work runs on the calling thread: entering a parallel region would cost more.
 SERIAL_NS = 12_000.0
@@ -79,7 +81,8 @@ class Made:
         In canonical order.
     program : Program
         Of the graph whose extents decide the kernel's structure.
-    positions : tuple of int
+    mask : int
+        The group's positions in it.
     kernel : Kernel
     names : mapping of str to str
         What the tensors of that graph are called in the graph that runs.
@@ -87,14 +90,14 @@ class Made:
 
     nodes: tuple[str, ...]
     program: Program
-    positions: tuple[int, ...]
+    mask: int
     kernel: Kernel
     names: Mapping[str, str]
 
     @cached_property
     def analysis(self) -> Analysis:
         """The group's loops; a group that takes the kernel of an equal one is analysed only when they are asked for."""
-        return analyse(self.program, self.positions, 64)
+        return analyse(self.program, self.mask, 64)
 
     def step(self, threads: int, choice: Choice | None = None) -> KernelStep:
         """Return the step as it runs by itself, or by a choice."""
@@ -107,7 +110,11 @@ Choose = Callable[[Made], Choice | None]
 
 
 def make_steps(
-    graph: Graph, groups: Sequence[Sequence[str]], threads: int, generic: Graph | None = None, choose: Choose | None = None
+    graph: Graph,
+    groups: Sequence[RunGroup] | Sequence[Sequence[str]],
+    threads: int,
+    generic: Graph | None = None,
+    choose: Choose | None = None,
 ) -> list[Step]:
     """Generate the steps of a plan's groups, in order.
 
@@ -118,7 +125,8 @@ def make_steps(
     ----------
     graph : Graph
         The model for the extents of the run.
-    groups : sequence of sequence of str
+    groups : sequence of RunGroup, or of sequence of str
+        Given by node names, each group stores what groups that do not compute it need.
     threads : int
     generic : Graph, optional
         The model for generic extents: then kernels have the structure that serves all extents.
@@ -127,53 +135,56 @@ def make_steps(
     """
     laid = paired(generic, graph) if generic is not None and generic is not graph else None
     structure, names = laid if laid is not None else (graph, {})
-    program = Program(structure)
+    nodes_of = [group.nodes if isinstance(group, RunGroup) else tuple(group) for group in groups]
+    stores = [group.stores for group in groups if isinstance(group, RunGroup)]
+    program = Program(structure, recomputed(nodes_of))
+    masks = place(program, nodes_of, stores if len(stores) == len(nodes_of) else None)
+    assert not isinstance(masks, frozenset), "the program has copies of what several groups compute"
     bound = {node.name: node for node in graph.nodes}
     steps: list[Step] = []
     known: dict[Hashable, Made | None] = {}
-    for group in groups:
-        positions = tuple(bits(program.mask(list(group))))
-        made = _made(program, positions, names, known)
+    for group, mask in zip(nodes_of, masks, strict=True):
+        made = _made(program, mask, group, names, known)
         if made is None:
-            nodes = [bound[program.members[p].node.name] for p in positions]
+            nodes = [bound[program.members[p].node.name] for p in program.distinct(mask)]
             steps += [CallStep(node, _function(node)) for node in nodes]
             continue
         steps.append(made.step(threads, choose(made) if choose else None))
     return steps
 
 
-def _made(program: Program, positions: tuple[int, ...], names: Mapping[str, str], known: dict[Hashable, Made | None]) -> Made | None:
+def _made(program: Program, mask: int, nodes: tuple[str, ...], names: Mapping[str, str], known: dict[Hashable, Made | None]) -> Made | None:
     """Generate a group's kernel, or take that of an equal group with this one's tensors in its argument table."""
-    key, values = _structure(program, positions)
-    nodes = tuple(program.members[p].node.name for p in positions)
+    key, values = _structure(program, mask)
     if key in known:
         made = known[key]
         if made is None:
             return None
-        theirs = _structure(program, made.positions)[1]
-        kernel = renamed(made.kernel, dict(zip(theirs, values, strict=True)))
-        return Made(nodes, program, positions, kernel, names)
-    analysis = analyse(program, positions, 64)
+        theirs = _structure(program, made.mask)[1]
+        return Made(nodes, program, mask, renamed(made.kernel, dict(zip(theirs, values, strict=True))), names)
+    analysis = analyse(program, mask, 64)
     emitted = can_emit(program, analysis) is None
-    known[key] = Made(nodes, program, positions, build(program, analysis), names) if emitted else None
+    known[key] = Made(nodes, program, mask, build(program, analysis), names) if emitted else None
     return known[key]
 
 
-def _structure(program: Program, positions: tuple[int, ...]) -> tuple[Hashable, list[str]]:
+def _structure(program: Program, mask: int) -> tuple[Hashable, list[str]]:
     """What a kernel depends on, and the tensors of a group in the order in which that mentions them."""
-    place: dict[int, int] = {}
+    seen: dict[int, int] = {}
     parts: list[Hashable] = []
-    mask = sum(1 << p for p in positions)
+    positions = program.distinct(mask)
+    leaving = {value for _, value in live_outs(program, positions, mask)}
     for p in positions:
         member = program.members[p]
         # equal signatures say that generic extents are equal, not that those of the run are
         parts += [member.signature, tuple(map(actual, member.domain.extents)), _actual(member.node.attrs)]
         for operand in member.operands:
+            shape = tuple(map(actual, operand.base_shape))
             inside = operand.producer >= 0 and bool(mask >> operand.producer & 1)
-            parts += [place.setdefault(operand.base, len(place)), inside, tuple(map(actual, operand.base_shape))]
+            parts += [seen.setdefault(operand.base, len(seen)), inside, shape]
         for value in member.outputs:
-            parts += [place.setdefault(value, len(place)), value in program.kept or bool(program.readers[value] & ~mask)]
-    return tuple(parts), [program.value_name[value] for value in place]
+            parts += [seen.setdefault(value, len(seen)), value in leaving]
+    return tuple(parts), [program.value_name[value] for value in seen]
 
 
 def _actual(attribute: Any) -> Any:

@@ -6,6 +6,7 @@ asking whether a group is legal.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from fusion_search.search.partition import Partition
@@ -26,7 +27,9 @@ def unfused(space: GroupSpace) -> tuple[int, ...]:
     return tuple(1 << v for v in range(space.n))
 
 
-def per_operator(space: GroupSpace, operator_of: Sequence[int], *, facts: Facts | None = None) -> tuple[int, ...]:
+def per_operator(
+    space: GroupSpace, operator_of: Sequence[int], *, facts: Facts | None = None, deadline: float = float("inf")
+) -> tuple[int, ...]:
     """One group for each operator of the model, as a runtime without fusion but with whole composites would run it.
 
     Parameters
@@ -37,6 +40,8 @@ def per_operator(space: GroupSpace, operator_of: Sequence[int], *, facts: Facts 
         The model operator that each node comes from.
     facts : Facts, optional
         The closures of the space, when known.
+    deadline : float
+        When to merge no more, on the clock of `time.monotonic`.
 
     Returns
     -------
@@ -45,14 +50,14 @@ def per_operator(space: GroupSpace, operator_of: Sequence[int], *, facts: Facts 
         before, is merged as far as it can be in canonical order.
     """
     facts = facts or derive_facts(space)
-    partition = Partition(space, facts)
+    partition = Partition(space, facts, deadline=deadline)
     wholes: dict[int, int] = {}
     for v, operator in enumerate(operator_of):
         wholes[operator] = wholes.get(operator, 0) | 1 << v
     # By smallest node: dicts keep the order in which nodes came.
     for whole in wholes.values():
         if whole & (whole - 1):
-            fit = structurally_fit(space, facts, whole) and space.cost(whole) is not None
+            fit = time.monotonic() <= deadline and structurally_fit(space, facts, whole) and space.cost(whole) is not None
             if fit and not partition.waits(whole):
                 partition.merge(whole)
             else:
@@ -60,8 +65,8 @@ def per_operator(space: GroupSpace, operator_of: Sequence[int], *, facts: Facts 
     return _ordered(space, partition)
 
 
-def fuse_all(space: GroupSpace, *, facts: Facts | None = None) -> tuple[int, ...]:
-    """Maximal fusion: merge neighbouring groups in canonical order wherever that is legal and stays acyclic."""
-    partition = Partition(space, facts or derive_facts(space))
+def fuse_all(space: GroupSpace, *, facts: Facts | None = None, deadline: float = float("inf")) -> tuple[int, ...]:
+    """Maximal fusion: merge neighbouring groups in canonical order wherever that is legal and stays acyclic, until time is up."""
+    partition = Partition(space, facts or derive_facts(space), deadline=deadline)
     partition.merge_maximally((1 << space.n) - 1)
     return _ordered(space, partition)

@@ -179,7 +179,6 @@ def exact(
     Time grows with groups times states; the worst case is exponential in the width of the graph.
     """
     started = time.monotonic()
-    deadline = started + time_limit_s
     facts, tiebreak, work = derive_facts(space), Tiebreak(space), Work()
     everything = (1 << space.n) - 1
 
@@ -190,7 +189,7 @@ def exact(
     grown = dominated = kept = 0
     # Small components first, so that one that explodes takes no time from those that can be closed.
     for nodes in sorted(join_components(facts.joins, everything), key=lambda mask: (mask.bit_count(), mask & -mask)):
-        cut = _cut(space, facts, nodes, floors_of, deadline)
+        cut = _cut(space, facts, nodes, floors_of, started + time_limit_s * 0.3)
         if cut is not None and cut.closed:
             lines.append(cut)
             continue
@@ -203,7 +202,7 @@ def exact(
             lines.append(cut)
         else:
             rough.append(nodes)
-    solving = started + time_limit_s * 0.8
+    solving = started + time_limit_s * 0.7
     parts.sort(key=lambda part: (part.nodes.bit_count(), part.nodes & -part.nodes))
     pieces = solve_parts(parts, tiebreak, solving, work, reuse=reuse)
     pieces += lines
@@ -217,7 +216,7 @@ def exact(
     if order is None or cost - bound > cost * _SAME:
         groups = repair(space, groups)
         # Some improvement is always due, even when the search took all the time there was.
-        groups = improve(space, facts, groups, max(deadline, time.monotonic() + time_limit_s * 0.1))
+        groups = improve(space, facts, groups, max(started + time_limit_s * 0.9, time.monotonic() + time_limit_s * 0.05))
         order = execution_order(space.preds, groups)
         assert order is not None, "improvement keeps the quotient graph acyclic"
         cost = plan_cost(space, order)

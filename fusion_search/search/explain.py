@@ -25,7 +25,7 @@ __all__ = ["Bounds", "Explanation", "Flip", "SpaceOf", "assert_fused", "constrai
 
 SpaceOf = Callable[[Graph, Profile], GroupSpace]
 #: Rules that hold for every group that holds a group that breaks them.
-_LASTING = ("opaque", "nodes", "contractions", "user")
+_LASTING = ("opaque", "scatter", "nodes", "contractions", "user")
 _NUMBERS = {"dram_bandwidth_bytes_per_s": "bytes/s", "launch_overhead_s": "s"}
 
 
@@ -200,7 +200,7 @@ def explain_pair(
     one, other = nodes_named(space.program, a), nodes_named(space.program, b)
     if one & other:
         raise UsageError(f"{a!r} and {b!r} have nodes in common", hint="name two nodes that differ")
-    groups = [space.program.mask(list(group.nodes)) for group in plan.groups]
+    groups = [space.program.mask(group.nodes) for group in plan.groups]
     shared = tuple(k for k, group in enumerate(groups) if group & one and group & other)
     fused = any(not (one | other) & ~group for group in groups)
     demands = constraints_of(plan)
@@ -294,7 +294,7 @@ class _Flips:
         best = METHODS["exact"](constrain(base, self.demands), self.time_limit_s)
         program = base.program
         both = nodes_named(program, self.a) | nodes_named(program, self.b)
-        return any(not both & ~program.mask(list(group.nodes)) for group in best.groups)
+        return any(not both & ~program.mask(group.nodes) for group in best.groups)
 
     def _search(
         self,

@@ -12,6 +12,7 @@ from fusion_search.fusion.constraints import ConstrainedSpace, constrain
 from fusion_search.fusion.demands import Constraint, NeverFuse
 from fusion_search.fusion.program import bits
 from fusion_search.fusion.space import GroupSpace
+from fusion_search.search.assemble import masks_of
 from fusion_search.search.exact import exact
 from fusion_search.search.plan import ATTOSECOND, Plan
 from fusion_search.search.wording import names, seconds, signed
@@ -136,8 +137,9 @@ def overview(plan: Plan, space: GroupSpace, demands: Sequence[Constraint], *, ti
     way; once ten edges cost at least as much as the next group gains, no other can be among the ten.
     """
     program = space.program
-    masks = [program.mask(list(group.nodes)) for group in plan.groups]
-    gains = [sum(space.cost(1 << p) or 0 for p in bits(mask)) - group.cost_as for mask, group in zip(masks, plan.groups, strict=True)]
+    masks = masks_of(space, plan)
+    alone = [sum(space.cost(1 << p) or 0 for p in program.distinct(mask)) for mask in masks]
+    gains = [apart - group.cost_as for apart, group in zip(alone, plan.groups, strict=True)]
     wide = sorted((k for k, mask in enumerate(masks) if mask & (mask - 1)), key=lambda k: (-gains[k], k))
     dearest = sorted(range(len(masks)), key=lambda k: (-plan.groups[k].cost_as, k))
     deadline = time.monotonic() + time_limit_s

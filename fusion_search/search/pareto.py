@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from costmodels import model
 from fusion_search.fusion.constraints import constrain
-from fusion_search.fusion.demands import Constraint
+from fusion_search.fusion.demands import Constraint, check_fixed
 from fusion_search.fusion.space import GroupSpace
 from fusion_search.search.methods import METHODS
 from fusion_search.search.plan import Plan
@@ -68,6 +68,7 @@ def pareto(space: GroupSpace, demands: Sequence[Constraint] = (), *, time_limit_
     -----
     One search for each vertex of the envelope, at most about twice as many as points. Supported points only.
     """
+    check_fixed(demands, "pareto")
     scale = _scale(space)
     points: list[ParetoPoint] = []
     planes = np.empty((0, 3))

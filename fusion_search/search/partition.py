@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fusion_search.search.quotient import execution_order
 from fusion_search.search.space import Facts, GroupSpace, bits, structurally_fit
 
 __all__ = ["Partition"]
@@ -31,16 +33,22 @@ class Partition:
         The space and its closures.
     groups : sequence of int, optional
         The partition to start from, which must be acyclic; by default every node alone.
+    deadline : float
+        On the clock of `time.monotonic`: from then on `joint`, `joint_of` and `merge_maximally` find nothing more to merge.
     """
 
-    __slots__ = ("_facts", "_groups", "_owner", "_space")
+    __slots__ = ("_facts", "_groups", "_owner", "_place", "_slots", "_space", "deadline")
 
-    def __init__(self, space: GroupSpace, facts: Facts, groups: Sequence[int] | None = None) -> None:
-        self._space, self._facts = space, facts
+    def __init__(self, space: GroupSpace, facts: Facts, groups: Sequence[int] | None = None, deadline: float = float("inf")) -> None:
+        self._space, self._facts, self.deadline = space, facts, deadline
         self._owner = list(range(space.n))
         self._groups: dict[int, _Group] = {}
-        for mask in [1 << v for v in range(space.n)] if groups is None else groups:
-            self._add(mask)
+        order = [1 << v for v in range(space.n)] if groups is None else execution_order(space.preds, groups)
+        if order is None:
+            raise ValueError("groups that wait for each other are no partition to start from")
+        #: Names in an order in which the groups can run, -1 where there is none any more, and where each name is.
+        self._slots = [self._add(mask) for mask in order]
+        self._place = {name: slot for slot, name in enumerate(self._slots)}
 
     def _add(self, mask: int) -> int:
         facts, succs = self._facts, self._space.succs
@@ -107,56 +115,124 @@ class Partition:
 
     def joint(self, a: int, b: int) -> int:
         """Return the union of two groups if it is a legal group and no group would wait for itself, else 0."""
-        if not self._groups[a].near & self._groups[b].mask:
+        if not self._groups[a].near & self._groups[b].mask or time.monotonic() > self.deadline:
             return 0
         mask = self.union(a, b)
-        return mask if mask and self._space.cost(mask) is not None and not self.waits(mask) else 0
+        # An order is found sooner than a price.
+        return mask if mask and not self.waits(mask) and self._space.cost(mask) is not None else 0
 
     def joint_of(self, names: Sequence[int]) -> int:
         """Return the union of several groups under the conditions of `joint`, else 0."""
         mask = 0
         for name in names:
             mask |= self._groups[name].mask
-        fit = structurally_fit(self._space, self._facts, mask) and self._space.cost(mask) is not None
-        return mask if fit and not self.waits(mask) else 0
+        if time.monotonic() > self.deadline:
+            return 0
+        fit = structurally_fit(self._space, self._facts, mask) and not self.waits(mask)
+        return mask if fit and self._space.cost(mask) is not None else 0
 
     def waits(self, mask: int) -> bool:
         """Whether merging the groups inside `mask` would make a cycle: a path leaves the set and comes back.
 
-        O(groups reached). `mask` must be a union of groups.
+        O(groups between the first and the last of them in the order that is kept). `mask` must be a union of groups.
         """
-        todo = 0
-        for v in bits(mask):
-            todo |= self._space.succs[v]
-        todo &= ~mask
-        seen = mask
-        while todo:
-            group = self._groups[self._owner[(todo & -todo).bit_length() - 1]]
-            if group.outputs & mask:
-                return True
-            seen |= group.mask
-            todo = (todo | group.outputs) & ~seen
-        return False
+        members = self._names_in(mask)
+        return self._behind(members, max(self._place[name] for name in members)) is None
 
     def merge(self, mask: int) -> int:
-        """Replace the groups inside `mask`, of which it must be the union, by one. Returns its name."""
-        for v in bits(mask):
-            self._groups.pop(v, None)
-        return self._add(mask)
+        """Replace the groups inside `mask`, of which it must be the union, by one. Returns its name.
+
+        The order is kept as Pearce and Kelly do ("A dynamic topological sort algorithm for directed acyclic graphs", 2006): between
+        the first and the last of the groups, what depends on them goes after the new one and everything else before it.
+        """
+        members = self._names_in(mask)
+        low, high = (pick(self._place[name] for name in members) for pick in (min, max))
+        behind = self._behind(members, high)
+        assert behind is not None, "groups that wait for each other are not merged"
+        between = [name for name in self._slots[low : high + 1] if name >= 0 and name not in members]
+        for name in members:
+            del self._groups[name], self._place[name]
+        merged = self._add(mask)
+        order = [name for name in between if name not in behind] + [merged] + [name for name in between if name in behind]
+        self._slots[low : high + 1] = order + [-1] * (high + 1 - low - len(order))
+        for slot, name in enumerate(order, low):
+            self._place[name] = slot
+        return merged
+
+    def _names_in(self, mask: int) -> set[int]:
+        return {self._owner[v] for v in bits(mask)}
+
+    def _behind(self, members: set[int], high: int) -> set[int] | None:
+        """Groups up to a place in the order that depend on some groups; None when one of these depends on them too."""
+        found: set[int] = set()
+        todo = list(members)
+        while todo:
+            start = todo.pop()
+            for v in bits(self._groups[start].outputs):
+                name = self._owner[v]
+                if name in members:
+                    if start not in members:
+                        return None
+                elif name not in found and self._place[name] <= high:
+                    found.add(name)
+                    todo.append(name)
+        return found
 
     def merge_maximally(self, within: int) -> None:
-        """Merge neighbouring groups inside `within` in canonical order until no legal acyclic merge is left."""
+        """Merge neighbouring groups inside `within` in canonical order until no legal acyclic merge is left.
+
+        Several groups at a time as long as that is legal, twice as many after each success: a group of hundreds of nodes is
+        not priced at each of its sizes.
+        """
         changed = True
         while changed:
             changed = False
-            for name in self.names:
+            for start in self.names:
+                name = start
                 while self.mask(name) & within:
-                    for other in self.near(name, within):
-                        mask = self.joint(name, other)
-                        if mask:
-                            break
-                    else:
+                    before = self.mask(name)
+                    if self._merge_many(name, within) != name:
+                        changed = True
                         break
-                    changed = True
-                    if self.merge(mask) != name:
+                    mask = next((mask for other in self.near(name, within) if (mask := self.joint(name, other))), 0)
+                    changed |= bool(mask) or self.mask(name) != before
+                    if not mask or self.merge(mask) != name:
                         break
+
+    def _merge_many(self, name: int, within: int) -> int:
+        """Merge a group with its nearest groups and all between, 2, 4, 8, ... at a time; return the name of the result."""
+        step = 2
+        while step > 1:
+            names, mask = self._nearest(name, step, within)
+            mask = self.joint_of(names) if len(names) > 2 and mask.bit_count() <= self._space.max_nodes else 0
+            if mask:
+                name = self.merge(mask)
+                step *= 2
+            else:
+                step = min(step, len(names) - 1) // 2
+        return name
+
+    def _nearest(self, name: int, count: int, within: int) -> tuple[list[int], int]:
+        """A group, so many groups next to it or to each other that may join it, and those on paths between them; and their union."""
+        most = self._space.max_nodes
+        found, mask, near, above, below, barred = [], 0, 0, 0, 0, 0
+
+        def take(other: int) -> None:
+            nonlocal mask, near, above, below, barred
+            group = self._groups[other]
+            found.append(other)
+            mask, near, barred = mask | group.mask, near | group.near, barred | group.barred
+            above, below = above | group.above, below | group.below
+
+        take(name)
+        left = within
+        while len(found) <= count and (fresh := near & left & ~mask & ~barred):
+            other = self._owner[(fresh & -fresh).bit_length() - 1]
+            new = self._groups[other].mask
+            if new & barred or (mask | new).bit_count() > most:
+                left &= ~new
+                continue
+            take(other)
+            while (between := above & below & ~mask) and mask.bit_count() <= most:
+                take(self._owner[(between & -between).bit_length() - 1])
+        return found, mask

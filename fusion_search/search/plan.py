@@ -1,145 +1,37 @@
 """The plan: groups in the order they run, what each stores, how each is scheduled, and the certificate.
 
-A plan is data. On disk it is versioned JSON without weights; :meth:`Plan.load` replays it on a graph and names every
-mismatch.
+A plan is data: `plan_file` says how it looks on disk. :meth:`Plan.load` binds a file to the graph it was made for and refuses any
+other, by name; `replay` carries its groups over to a graph that has changed.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from fusion_search.errors import PlanError
 from fusion_search.ir.graph import Graph
+from fusion_search.search.plan_file import (
+    ATTOSECOND,
+    FORMAT,
+    NodeRecord,
+    OuterLoop,
+    PlanFile,
+    PlanGroup,
+    Schedule,
+    Tile,
+    Tuned,
+    node_records,
+    read_plan,
+    write_plan,
+)  # fmt: skip
 from hardware_profiles import Profile
 
-FORMAT = "fusion-search-plan/1"
-ATTOSECOND = 1e-18
-
-
-class OuterLoop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One loop of a group's L.
-
-    Attributes
-    ----------
-    extent : int
-    carried : dict of str to (int, int)
-        For each node that carries it: the loop of the node's iteration domain, and the number of that loop's
-        iterations for one step of this one (1 unless a reshape cuts the loop).
-    """
-
-    extent: int
-    carried: dict[str, tuple[int, int]]
-
-
-class Tile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Outer loops that are blocked together: `tile` consecutive points of their row-major product are one block."""
-
-    tile: int
-    loops: tuple[OuterLoop, ...]
-
-
-class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a group runs: its outer loops with their tiles; what no tile names runs inside a block."""
-
-    tiles: tuple[Tile, ...] = ()
-
-
-class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a group runs since it was tuned: a legal schedule that measured faster, not the one of least J.
-
-    Attributes
-    ----------
-    schedule : Schedule
-    items_per_task : int
-        Blocks that one thread takes at a time; all of them run on the calling thread.
-    cost_as : int
-        What the model charges for this schedule, in attoseconds; the group's J is the least over all schedules.
-    before_s, after_s : float
-        Medians on the machine that tuned it, in turn, of the kernel as it ran before and as it runs now.
-    ratio, ratio_low, ratio_high : float
-        Median and quartiles of after over before, pair by pair.
-    trials : int
-        Schedules that were measured.
-    """
-
-    schedule: Schedule
-    items_per_task: int
-    cost_as: int
-    before_s: float
-    after_s: float
-    ratio: float
-    ratio_low: float
-    ratio_high: float
-    trials: int
-
-    @property
-    def cost_s(self) -> float:
-        """What the model charges for this schedule, in seconds."""
-        return self.cost_as * ATTOSECOND
-
-
-class PlanGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One kernel.
-
-    Attributes
-    ----------
-    nodes : tuple of str
-        Core nodes, in canonical order.
-    origin : tuple of str
-        The model's own nodes that they come from.
-    stores : tuple of str
-        Values written to memory.
-    schedule : Schedule
-        The one of least J, which `terms` and `cost_as` belong to.
-    terms : dict of str to float
-        Unweighted terms, in seconds.
-    cost_as : int
-        The group's share of J, in attoseconds.
-    bytes_read, bytes_written : int
-        Distinct live-ins and live-outs in whole cache lines.
-    tuned : Tuned or None
-        Another schedule that the group runs by, and what it measured.
-    """
-
-    nodes: tuple[str, ...]
-    origin: tuple[str, ...]
-    stores: tuple[str, ...]
-    schedule: Schedule
-    terms: dict[str, float]
-    cost_as: int
-    bytes_read: int
-    bytes_written: int
-    tuned: Tuned | None = None
-
-    @property
-    def cost_s(self) -> float:
-        """The group's share of J, in seconds."""
-        return self.cost_as * ATTOSECOND
-
-
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The plan on disk."""
-
-    format: str
-    model: str
-    dims: dict[str, int]
-    profile: dict[str, Any]
-    cost_model: str
-    weights: dict[str, float]
-    method: str
-    space: dict[str, Any]
-    status: str
-    cost_as: int
-    lower_bound_as: int
-    statistics: dict[str, Any]
-    groups: tuple[PlanGroup, ...]
+__all__ = ["ATTOSECOND", "FORMAT", "OuterLoop", "Plan", "PlanGroup", "Schedule", "Tile", "Tuned"]
 
 
 @dataclass(frozen=True)
@@ -236,20 +128,14 @@ class Plan:
 
     # ------------------------------------------------------------------ files
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan as JSON, aside and then renamed, so that no partial file is ever seen.
-
-        Raises
-        ------
-        PlanError
-            When the file cannot be written.
-        """
-        target = Path(path)
-        record = _File(
+    def record(self) -> PlanFile:
+        """Return the plan as it is written: without the graph's weights, and without the time that the search took."""
+        fields = {k: getattr(self.profile, k) for k in type(self.profile).__dataclass_fields__}
+        return PlanFile(
             FORMAT,
             self.graph.name,
             self.dims,
-            {**{k: getattr(self.profile, k) for k in type(self.profile).__dataclass_fields__}, "dtypes": sorted(self.profile.dtypes)},
+            msgspec.to_builtins({**fields, "dtypes": sorted(self.profile.dtypes)}),
             self.cost_model,
             dict(self.weights),
             self.method,
@@ -257,59 +143,42 @@ class Plan:
             self.status,
             self.cost_as,
             self.lower_bound_as,
-            dict(self.statistics),
+            {name: value for name, value in self.statistics.items() if name != "seconds"},
             self.groups,
+            node_records(self.graph),
         )
-        data = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-        try:
-            handle, aside = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                os.replace(aside, target)
-            except BaseException:
-                Path(aside).unlink(missing_ok=True)
-                raise
-        except OSError as error:
-            raise PlanError(f"{target}: cannot be written: {error.strerror}") from None
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], graph: Graph) -> Plan:
-        """Read a plan and bind it to a graph.
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as JSON that a line-by-line diff can compare, aside and then renamed.
 
         Raises
         ------
         PlanError
-            When the file is missing or no plan, or when its nodes are not the graph's; every mismatch is named.
+            When the file cannot be written.
         """
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise PlanError(f"{path}: cannot be read: {error.strerror}") from None
-        try:
-            record = msgspec.json.decode(data, type=_File)
-        except msgspec.DecodeError as error:
-            raise PlanError(f"{path}: is no plan: {error}", hint="write one with plan.save(path)") from None
-        if record.format != FORMAT:
-            raise PlanError(f"{path}: has format {record.format!r}, expected {FORMAT!r}")
-        known = {node.name for node in graph.nodes}
-        planned = [name for group in record.groups for name in group.nodes]
-        strange = [name for name in planned if name not in known]
-        missing = sorted(known.difference(planned))
-        values = [name for group in record.groups for name in group.stores if name not in graph.values]
-        problems = []
-        if strange:
-            problems.append(f"nodes that the graph does not have: {', '.join(strange[:8])}")
-        if missing:
-            problems.append(f"nodes that the plan does not have: {', '.join(missing[:8])}")
-        if values:
-            problems.append(f"values that the graph does not have: {', '.join(values[:8])}")
+        write_plan(path, self.record())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], graph: Graph) -> Plan:
+        """Read a plan and bind it to the graph that it was made for.
+
+        Raises
+        ------
+        PlanError
+            When the file is missing or no plan, or when the graph is another one: other dims, other nodes, other types; every
+            mismatch is named. `replay` takes such a graph.
+        """
+        record = read_plan(path)
+        problems = _dims(record, graph) + _names(record, graph)
+        problems = problems or _types(record.nodes, node_records(graph))
         if problems:
-            raise PlanError(f"{path}: does not fit {graph.name}: {'; '.join(problems)}", hint="plan the changed model again")
-        try:
-            profile = msgspec.convert(record.profile, Profile)
-        except msgspec.ValidationError as error:
-            raise PlanError(f"{path}: its profile is damaged: {error}") from None
+            hint = "fs.replay(path, graph) keeps the groups that still fit"
+            raise PlanError(f"{path}: does not fit {graph.name}: {'; '.join(problems)}", hint=hint)
+        return cls.bound(record, graph, profile_of(record, path))
+
+    @classmethod
+    def bound(cls, record: PlanFile, graph: Graph, profile: Profile) -> Plan:
+        """Bind a record to a graph that it is known to fit."""
         return cls(
             graph,
             profile,
@@ -323,3 +192,75 @@ class Plan:
             record.space,
             record.statistics,
         )
+
+
+def profile_of(record: PlanFile, path: str | os.PathLike[str]) -> Profile:
+    """Return the profile that a plan file holds.
+
+    Raises
+    ------
+    PlanError
+        When it is damaged.
+    """
+    try:
+        return msgspec.convert(record.profile, Profile)
+    except msgspec.ValidationError as error:
+        raise PlanError(f"{path}: its profile is damaged: {error}") from None
+
+
+_SHOWN = 8
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _dims(record: PlanFile, graph: Graph) -> list[str]:
+    """Say which symbolic dimensions are bound otherwise."""
+    here = dict(graph.source.dims) if graph.source else {}
+    if record.dims == here:
+        return []
+    said = [", ".join(f"{name}={n}" for name, n in dims.items()) or "no symbolic dimensions" for dims in (record.dims, here)]
+    return [f"it was made for {said[0]}, the graph has {said[1]}"]
+
+
+def _names(record: PlanFile, graph: Graph) -> list[str]:
+    """Say which nodes and values one has and the other has not."""
+    known = {node.name for node in graph.nodes}
+    planned = [name for group in record.groups for name in group.nodes]
+    problems = []
+    for what, missing in (
+        ("nodes that the graph does not have", [name for name in planned if name not in known]),
+        ("nodes that the plan does not have", sorted(known.difference(planned))),
+        ("values that the graph does not have", [name for group in record.groups for name in group.stores if name not in graph.values]),
+    ):
+        if missing:
+            problems.append(f"{what}: {_shown(missing)}")
+    return problems
+
+
+def _types(planned: tuple[NodeRecord, ...], here: tuple[NodeRecord, ...]) -> list[str]:
+    """Say which nodes of the same name compute something else."""
+    found = {node.name: node for node in here}
+    other = [
+        f"{node.name} ({describe_change(node, found[node.name])})" for node in planned if node.name in found and node != found[node.name]
+    ]
+    return [f"nodes that differ: {_shown(other)}"] if other else []
+
+
+def describe_change(then: NodeRecord, now: NodeRecord) -> str:
+    """Say in what one node differs from another: its operator, attributes, types, or what it reads."""
+    said = []
+    if then.op != now.op:
+        said.append(f"{then.op} is {now.op}")
+    elif then.attrs != now.attrs:
+        said.append(f"{then.attrs or 'no attributes'} is {now.attrs or 'no attributes'}")
+    for word, before, after in (("reads", then.reads, now.reads), ("gives", then.writes, now.writes)):
+        types = [[kind for _, kind in entries] for entries in (before, after)]
+        if types[0] != types[1]:
+            differ = [f"{a} is {b}" for a, b in zip(*types, strict=False) if a != b]
+            said.append(f"{word} {'; '.join(differ) if len(types[0]) == len(types[1]) else f'{len(types[1])} values, not {len(types[0])}'}")
+    if not said and [name for name, _ in then.reads] != [name for name, _ in now.reads]:
+        differ = [f"{b}, not {a}" for (a, _), (b, _) in zip(then.reads, now.reads, strict=True) if a != b]
+        said.append(f"reads {'; '.join(differ)}")
+    return ", ".join(said) or "its origin or its values have other names"

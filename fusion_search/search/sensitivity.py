@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from costmodels import model
 from fusion_search.errors import UsageError
 from fusion_search.fusion.constraints import constrain
-from fusion_search.fusion.demands import Constraint
+from fusion_search.fusion.demands import Constraint, check_fixed
 from fusion_search.fusion.space import GroupSpace, Priced
+from fusion_search.search.assemble import masks_of
 from fusion_search.search.methods import METHODS
 from fusion_search.search.plan import ATTOSECOND, Plan
 from hardware_profiles import Profile
@@ -248,6 +249,7 @@ class _Solver:
     """Searches at points of one axis, and the lines of what is found."""
 
     def __init__(self, axis: Axis, demands: Sequence[Constraint], time_limit_s: float) -> None:
+        check_fixed(demands, axis.name)
         self.axis, self.demands, self.time_limit_s = axis, demands, time_limit_s
         self.ends = axis.coordinate(axis.low), axis.coordinate(axis.high)
         self.spaces = axis.space_at(axis.low), axis.space_at(axis.high)
@@ -275,7 +277,7 @@ class _Solver:
 
     def line(self, plan: Plan, space: GroupSpace) -> _Line:
         """The line of a plan at the schedules that are best in a space."""
-        masks = [space.program.mask(list(group.nodes)) for group in plan.groups]
+        masks = masks_of(space, plan)
         ends = [0.0, 0.0]
         for mask in masks:
             priced = space.priced(mask)

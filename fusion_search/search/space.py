@@ -76,9 +76,14 @@ class GroupSpace(Protocol):
 
 def bits(mask: int) -> Iterator[int]:
     """Yield the members of a set in ascending order."""
+    if not mask:
+        return
+    # Most sets lie close together, far up: what is below them is not carried along.
+    base = (mask & -mask).bit_length() - 1
+    mask >>= base
     while mask:
         low = mask & -mask
-        yield low.bit_length() - 1
+        yield base + low.bit_length() - 1
         mask ^= low
 
 

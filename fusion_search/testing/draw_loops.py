@@ -1,4 +1,4 @@
-"""Reductions, products, windows, layouts and gathers of random graphs."""
+"""Reductions, products, windows, layouts, gathers and scatters of random graphs."""
 
 from __future__ import annotations
 
@@ -235,6 +235,22 @@ def _gather_nd(d: Drawer) -> Tensor:
     return y
 
 
+def _scatter(d: Drawer) -> Tensor:
+    """One axis of a tensor with everything before and behind it, and indices that may be the same for all of either."""
+    x = d.some(rank=1)
+    shape = d.shape(x)
+    axis = d.cut(len(shape))
+    lead, extent, behind, rows = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]), d.extent()
+    how = "none" if d.kind(x) == "b" else str(d.rng.choice(["none", "add", "max", "min"]))
+    x = d.tame(x) if how == "add" else x
+    index = _index(d, (1 if d.flip() else lead, rows, 1 if d.flip() else behind), extent)
+    if lead * rows * behind > d.largest:
+        raise Skip
+    updates = d.fresh(d.dtype(x), (lead, rows, behind))
+    bound = x.bound + rows * updates.bound if how == "add" else max(x.bound, updates.bound)
+    return d.view(d.op("Scatter", d.view(x, (lead, extent, behind)), index, updates, bound=bound, reduction=how), shape)
+
+
 def _reshape(d: Drawer) -> Tensor:
     """A view, read by a map so that it is a node's operand."""
     x = d.tame(d.some("f", rank=1))
@@ -274,6 +290,7 @@ STRUCTURED: dict[str, Callable[[Drawer], Tensor]] = {
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
+    "Scatter": _scatter,
     "View": _reshape,
 }
 #: What can be drawn besides in wide graphs.

@@ -95,7 +95,7 @@ class Interpreter:
         KernelError
             When a kernel's access is not allowed.
         FeedError
-            When an index is outside the tensor that it gathers from.
+            When an index is outside its tensor.
         """
         run = _Run(self.graph, feeds, np.random.default_rng([seed, 5]))
         with np.errstate(all="ignore"):
@@ -135,7 +135,7 @@ class _Run:
         flat = array.reshape(-1)
         if flat.dtype == object:
             return
-        if flat.dtype.kind not in "iuf" or flat.dtype.name in ("float16", "bfloat16"):  # bools and 16-bit floats are bits
+        if flat.dtype.kind not in "iuf" or (flat.dtype.kind == "f" and flat.dtype.itemsize < 4):  # bools and short floats are bits
             flat = flat.view(f"u{flat.dtype.itemsize}")
         self.addresses[name] = self.memory.add(Buffer(name, array.nbytes, flat, given=given))
 
@@ -179,7 +179,7 @@ class _Run:
                 raise KernelError(f"{type(error).__name__}: {error}", kernel, _line(error)) from error
             memory.now += 1
         if self.flag[0]:
-            raise FeedError("an index is outside the tensor that it gathers from", hint="check the fed indices")
+            raise FeedError("an index is outside its tensor", hint="check the fed indices")
 
     def _complete(self, names: dict[str, Any], code: CodeType) -> None:
         """Let the run-time library itself, compiled, stand in for what has no stand-in."""

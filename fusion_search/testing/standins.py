@@ -182,9 +182,12 @@ def make_gemm(memory: Memory, code: str) -> Callable[..., None]:
         left = memory.read(*memory.indices(a, dtype, ((m, a_row), (k, a_col))))
         right = memory.read(*memory.indices(b, dtype, ((k, b_row), (n, b_col))))
         target, where = memory.indices(c, dtype, ((m, c_row), (n, 1)))
-        if beta not in (0, 1):
-            raise AccessError(f"beta is {beta}")
-        total = memory.read(target, where) if beta else np.zeros((m, n), dtype)
+        if beta == 1:
+            total = memory.read(target, where)
+        elif beta:  # the address of a number for each row
+            total = np.broadcast_to(memory.read(*memory.indices(beta, dtype, ((m, 1),)))[:, None], (m, n))
+        else:
+            total = np.zeros((m, n), dtype)
         for step in range(k):
             total = total + left[:, step, None] * right[step]
         memory.write(target, where, total)
@@ -196,32 +199,38 @@ def make_conv(memory: Memory) -> Callable[..., None]:
     """One tile of a float32 convolution; each element is one chain over (channel, ky, kx), padding included."""
     dtype = ELEMENTS["f4"]
 
-    def conv(at: int, x: int, w: int, dst: int, image: int, group: int, oc0: int, oc1: int, h0: int, h1: int, dst_ch: int, dst_row: int,
-             scratch: int) -> None:  # fmt: skip
+    def conv(at: int, x: int, w: int, bias: int, dst: int, image: int, g0: int, g1: int, oc0: int, oc1: int, h0: int, h1: int,
+             dst_group: int, dst_ch: int, dst_row: int, scratch: int) -> None:  # fmt: skip
         d = memory.table(at)
         inner, height, width, filters, out_h, out_w, kh, kw, sh, sw, dh, dw, top, left, groups, by_image, by_channel, by_row = d[:18]
         shape = WindowShape(inner * groups, filters * groups, height, width, out_h, out_w, (kh, kw), (sh, sw), (dh, dw), top, left, groups)
         _scratch(memory, scratch, conv_scratch_bytes(shape))
-        if oc0 < 0 or oc1 > filters or h0 < 0 or h1 > out_h or not 0 <= group < groups:
-            raise AccessError(f"filters {oc0} .. {oc1} of {filters}, rows {h0} .. {h1} of {out_h}, group {group} of {groups}")
+        if oc0 < 0 or oc1 > filters or h0 < 0 or h1 > out_h or g0 < 0 or g1 > groups:
+            raise AccessError(f"filters {oc0} .. {oc1} of {filters}, rows {h0} .. {h1} of {out_h}, groups {g0} .. {g1} of {groups}")
         if oc1 <= oc0 or h1 <= h0:
             return
-        x += (image * by_image + group * inner * by_channel) * 4
-        w += (group * filters + oc0) * inner * kh * kw * 4
-        weights = memory.read(*memory.indices(w, dtype, ((oc1 - oc0, inner * kh * kw), (inner * kh * kw, 1))))
-        source, start = memory.find(x, dtype)
-        total = np.zeros((oc1 - oc0, h1 - h0, out_w), dtype)
-        for tap in range(inner * kh * kw):
-            c, ky, kx = tap // (kh * kw), tap // kw % kh, tap % kw
-            ys, xs = np.arange(h0, h1) * sh - top + ky * dh, np.arange(out_w) * sw - left + kx * dw
-            rows, columns = (ys >= 0) & (ys < height), (xs >= 0) & (xs < width)
-            seen = np.zeros((h1 - h0, out_w), dtype)
-            index = start + c * by_channel + ys[rows][:, None] * by_row + xs[columns]
-            memory.check(source, index)
-            seen[np.ix_(rows, columns)] = memory.read(source, index)
-            total = total + weights[:, tap, None, None] * seen
-        target, where = memory.indices(dst, dtype, ((oc1 - oc0, dst_ch), (h1 - h0, dst_row), (out_w, 1)))
-        memory.write(target, where, total)
+        for group in range(g0, g1):
+            plane = x + (image * by_image + group * inner * by_channel) * 4
+            first = group * filters + oc0
+            weights = memory.read(
+                *memory.indices(w + first * inner * kh * kw * 4, dtype, ((oc1 - oc0, inner * kh * kw), (inner * kh * kw, 1)))
+            )
+            source, start = memory.find(plane, dtype)
+            total = np.zeros((oc1 - oc0, h1 - h0, out_w), dtype)
+            if bias:
+                total += memory.read(*memory.indices(bias + first * 4, dtype, ((oc1 - oc0, 1),)))[:, None, None]
+            for tap in range(inner * kh * kw):
+                c, ky, kx = tap // (kh * kw), tap // kw % kh, tap % kw
+                ys, xs = np.arange(h0, h1) * sh - top + ky * dh, np.arange(out_w) * sw - left + kx * dw
+                rows, columns = (ys >= 0) & (ys < height), (xs >= 0) & (xs < width)
+                seen = np.zeros((h1 - h0, out_w), dtype)
+                index = start + c * by_channel + ys[rows][:, None] * by_row + xs[columns]
+                memory.check(source, index)
+                seen[np.ix_(rows, columns)] = memory.read(source, index)
+                total = total + weights[:, tap, None, None] * seen
+            into = dst + (group - g0) * dst_group * 4
+            target, where = memory.indices(into, dtype, ((oc1 - oc0, dst_ch), (h1 - h0, dst_row), (out_w, 1)))
+            memory.write(target, where, total)
 
     return conv
 
@@ -274,6 +283,7 @@ def namespace(memory: Memory) -> dict[str, Any]:
     names |= {f"lanes_{code}": stack(code, 64, memory) for code in ("f4", "f8")}
     names |= {f"strip_{code}": stack(code, STRIP, memory) for code in ("f4", "f8")}
     names |= {"table": memory.table, "select": _select, "checked_index": checked_index, "lanes_fill": _lanes_fill}
+    names["prefetch_rows"] = lambda address, rows, row_bytes, n_bytes: None
     for bits in ("f32", "f64"):
         names |= {f"lanes_{word}_{bits}": _lanes(word) for word in _JOIN}
         names |= {f"fold_{'sum' if word == 'add' else word}_{bits}": _fold(word) for word in _JOIN}

@@ -51,10 +51,10 @@ def special_array(rng: np.random.Generator, dtype: np.dtype[Any], shape: Shape) 
 
 
 def special_feeds(graph: Graph, seed: int) -> dict[str, Array]:
-    """Make inputs with special numbers among them; what indexes a gather stays as :func:`random_feeds` has it."""
+    """Make inputs with special numbers among them; what indexes a gather or scatter stays as :func:`random_feeds` has it."""
     rng = np.random.default_rng([seed, 78])
     feeds = random_feeds(graph, seed)
-    gathers = ("Gather", "GatherElements", "GatherND")
-    indices = {graph.base(node.inputs[1]) for node in graph.nodes if node.op in gathers}
+    indexed = ("Gather", "GatherElements", "GatherND", "Scatter")
+    indices = {graph.base(node.inputs[1]) for node in graph.nodes if node.op in indexed}
     tame = {name for name in feeds if name in indices or rng.random() < 0.3}
     return {name: feed if name in tame else special_array(rng, feed.dtype, feed.shape) for name, feed in feeds.items()}

@@ -9,7 +9,9 @@ from math import prod
 
 import costmodels
 from fusion_search.fusion.analysis import Analysis, analyse, features_under
-from fusion_search.fusion.program import Program, bits
+from fusion_search.fusion.copies import place
+from fusion_search.fusion.program import Program
+from fusion_search.runtime.refit import recomputed
 from fusion_search.runtime.schedules import outer_loop, schedule_of, tiles_under
 from fusion_search.runtime.steps import Choice, KernelStep, Made
 from fusion_search.search.plan import OuterLoop, Plan, PlanGroup, Schedule
@@ -105,7 +107,11 @@ class Pricing:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.program = plan, Program(plan.graph)
+        nodes = [group.nodes for group in plan.groups]
+        self.plan, self.program = plan, Program(plan.graph, recomputed(nodes))
+        masks = place(self.program, nodes, [group.stores for group in plan.groups])
+        assert not isinstance(masks, frozenset), "the program has copies of what several groups compute"
+        self._masks = dict(zip(nodes, masks, strict=True))
         self._analyses: dict[tuple[str, ...], Analysis] = {}
         self.model = costmodels.model(plan.cost_model, plan.weights)
 
@@ -113,7 +119,7 @@ class Pricing:
         """Return the price in attoseconds and a block's scratch in bytes; None when the schedule's loops are not the group's."""
         program, profile = self.program, self.plan.profile
         if nodes not in self._analyses:
-            self._analyses[nodes] = analyse(program, tuple(bits(program.mask(list(nodes)))), profile.line_bytes)
+            self._analyses[nodes] = analyse(program, self._masks[nodes], profile.line_bytes)
         analysis = self._analyses[nodes]
         atoms = {_key(outer_loop(program, analysis, atom)): atom for atom in analysis.outer if analysis.loops.extents[atom] != 1}
         blocks = []
@@ -124,7 +130,7 @@ class Pricing:
             blocks.append((tuple(atom for atom in found if atom is not None), tile.tile))
         if atoms:
             return None
-        features = features_under(program, analysis, blocks, profile.line_bytes)
+        features = features_under(program, self._masks[nodes], analysis, blocks, profile.line_bytes)
         terms = self.model.terms(features, profile)
         return costmodels.attoseconds(self.model.cost_s(terms, profile)), float(features.scratch_bytes)
 

@@ -114,7 +114,7 @@ def test_readers_of_values_known_at_run_time_are_opaque() -> None:
 
 def test_opaque_results_of_known_type_are_read_by_core_operators() -> None:
     x = random((3, 4))
-    proto = model([node("ReverseSequence", ["x", "a"], ["c"]), node("Neg", ["c"])], {"x": x}, constants={"a": np.array([2, 3, 1, 2])})
+    proto = model([node("TopK", ["x", "a"], ["c", "i"]), node("Neg", ["c"])], {"x": x}, constants={"a": np.array([2])})
     graph = load_onnx(proto)
     verify_graph(graph)
     assert [n.op for n in graph.nodes] == ["Opaque", "Neg"]
@@ -124,11 +124,11 @@ def test_opaque_results_of_known_type_are_read_by_core_operators() -> None:
 def test_equal_calls_have_equal_digests() -> None:
     x = random((4, 4))
     nodes = [
-        node("ReverseSequence", ["x", "a"], ["p"]),
-        node("ReverseSequence", ["p", "a"], ["q"]),
-        node("ReverseSequence", ["q", "a"], ["y"], time_axis=1, batch_axis=0),
+        node("TopK", ["x", "a"], ["p", "i"]),
+        node("TopK", ["p", "a"], ["q", "j"]),
+        node("TopK", ["q", "a"], ["y", "k"], axis=0),
     ]
-    first, second, third = (n.attr("call") for n in load_onnx(model(nodes, {"x": x}, constants={"a": np.ones(4, np.int64)})).nodes)
+    first, second, third = (n.attr("call") for n in load_onnx(model(nodes, {"x": x}, constants={"a": np.array([4])})).nodes)
     assert first == second != third
     assert isinstance(first.function, ReferenceCall)
 
@@ -190,3 +190,41 @@ def test_outputs_may_repeat_and_may_be_inputs_or_constants() -> None:
 def test_random_numbers_are_never_folded() -> None:
     graph = load_onnx(model([node("RandomUniform", [], shape=[3])], {}))
     assert [n.op for n in graph.nodes] == ["Opaque"]
+
+
+def test_inputs_that_decide_shapes_are_asked_for_and_bound_by_value() -> None:
+    axes = info("axes", ["n"], TensorProto.INT64)
+    proto = model([node("ReduceSum", ["x", "axes"], keepdims=0)], [info("x", ["b", 3, 4]), axes])
+    plain = load_onnx(proto, {"b": 2, "n": 1})
+    assert [n.op for n in plain.nodes] == ["Opaque"]
+    assert plain.source is not None
+    assert set(plain.source.asked) == {"axes"}
+    bound = load_onnx(proto, {"b": 2, "n": 1}, values={"axes": [-1]})
+    assert [n.op for n in bound.nodes] == ["ReduceSum"]
+    assert bound.source is not None
+    assert not bound.source.asked
+    assert [value.name for value in bound.inputs] == ["x", "axes"]
+    other = bound.source.bind({"b": 5, "n": 1}, {})
+    assert other.outputs[0].shape == (5, 3)
+    both = bound.source.bind({"b": 5, "n": 2}, {}, {"axes": np.array([0, 1])})
+    assert both.outputs[0].shape == (4,)
+    x = random((2, 3, 4))
+    np.testing.assert_allclose(bound.source.reference({"x": x})["y"], x.sum(-1), rtol=1e-5)
+    assert bound.source.generic is not None
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"axis": [1]}, "no input 'axis'"),
+        ({"axes": [1, 2]}, "must be int64[1]"),
+        ({"axes": [0.5]}, "must be int64[1]"),
+        ({"axes": ["a"]}, "must be int64[1]"),
+    ],
+)
+def test_bound_values_are_checked(values: Mapping[str, Any], text: str) -> None:
+    axes = info("axes", [1], TensorProto.INT64)
+    proto = model([node("ReduceSum", ["x", "axes"])], [info("x", [3, 4]), axes])
+    with pytest.raises(UsageError) as caught:
+        load_onnx(proto, values=values)
+    assert text in str(caught.value)

@@ -42,11 +42,11 @@ def space_of(graph: Graph, profile: str = "nvidia-h100-sxm", can_emit: Emit | No
 
 def whole(graph: Graph) -> Analysis:
     """Analyse all nodes as one group."""
-    return analyse(Program(graph), tuple(range(len(graph.nodes))), LINE)
+    return analyse(Program(graph), (1 << len(graph.nodes)) - 1, LINE)
 
 
 def loops(graph: Graph) -> GroupLoops:
-    return group_loops(Program(graph), tuple(range(len(graph.nodes))), LINE)
+    return group_loops(Program(graph), (1 << len(graph.nodes)) - 1, LINE)
 
 
 def shuffled(graph: Graph, seed: int) -> Graph:

@@ -224,7 +224,7 @@ def test_malformed_demands(make: object, said: str) -> None:
 
 def test_records_round_trip() -> None:
     off = (fs.fusion_off(op="Exp"), fs.fusion_off(everything=True))
-    for constraint in (fs.must_fuse("a", "b"), fs.never_fuse("a", "b", "c"), *off, fs.keep("v")):
+    for constraint in (fs.must_fuse("a", "b"), fs.never_fuse("a", "b", "c"), *off, fs.keep("v"), fs.peak_bytes(7), fs.min_gain_s(1e-6)):
         assert from_record(as_record(constraint)) == constraint
 
 

@@ -16,7 +16,7 @@ from fusion_search.search.runs import RunPath, in_line
 from fusion_search.search.space import bits, derive_facts, structurally_fit
 from fusion_search.testing.graphs import random_graph, random_partition
 from tests.cases import scale
-from tests.cases.harness import load
+from tests.cases.harness import load, model, node, value
 
 
 def space_of(graph: fs.Graph, profile: str = "local", model: str = "weighted") -> GroupSpace:
@@ -96,3 +96,19 @@ def test_many_siblings_attain_the_floor(n: int) -> None:
     found = exact(space, floors_of=CoarseSpace(space).floors, time_limit_s=30)
     assert found.cost - found.lower_bound <= n
     assert len(found.groups) == -(-n // (space.profile.operand_limit - 1))
+
+
+@pytest.mark.parametrize("profile", ["local", "nvidia-h100-sxm"])
+def test_what_every_chain_reads_every_group_reads(profile: str) -> None:
+    nodes = [node(scale.UNARY[(i + k) % 5], f"c{k}_{i}" if i else "x", f"c{k}_{i + 1}") for k in range(9) for i in range(4)]
+    outputs = " ".join(f"c{k}_4" for k in range(9))
+    space = space_of(load(model(nodes, [value("x", (512,))], outputs)), profile)
+    space.max_nodes = 9
+    coarse = CoarseSpace(space)
+    assert coarse.n == 9
+    best = exact(coarse).cost
+    floors = coarse.floors(range(coarse.n))
+    apart = RunFloors(space.program, space.profile, space.model, range(space.n), space.max_nodes)
+    # Two chains fit a group: five groups, each of which reads x once.
+    assert apart.whole() < floors.whole() <= best
+    assert best - floors.whole() <= 10

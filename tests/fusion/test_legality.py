@@ -54,7 +54,7 @@ def test_cover_misses_and_repeats() -> None:
     names = [node.name for node in graph_of(softmax).nodes]
     missing = only(refused(graph_of(softmax), [names[:-1]]), "cover")
     assert missing.nodes == (names[-1],)
-    twice = only(refused(graph_of(softmax), [names, names[:1]]), "cover")
+    twice = only(refused(graph_of(softmax), [names, names[:1]]), "recomputation")
     assert twice.nodes == (names[0],)
 
 

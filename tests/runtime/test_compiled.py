@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto
 
 import fusion_search as fs
-from fusion_search.errors import FeedError
+from fusion_search.errors import FeedError, FusionSearchError
 from fusion_search.ir.builder import GraphBuilder
 from fusion_search.runtime.program import BoundPlan
 from fusion_search.runtime.steps import CallStep
@@ -114,7 +115,7 @@ def test_an_index_outside_is_refused(op: str, index: int) -> None:
     bad = good.copy()
     bad.flat[-1] = index
     before = run({"t": table, "i": good})["y"]
-    with pytest.raises(FeedError, match="an index is outside the tensor that it gathers from"):
+    with pytest.raises(FeedError, match="an index is outside its tensor"):
         run({"t": table, "i": bad})
     np.testing.assert_array_equal(run({"t": table, "i": good})["y"], before)
 
@@ -243,3 +244,74 @@ def test_compiling_a_plan_twice_gives_one_object() -> None:
     run = fs.compile(plan)
     assert fs.compile(plan) is run
     assert fs.compile(planned(plan.graph, "unfused")) is not run
+
+
+# ---------------------------------------------------------------------- inputs whose elements decide shapes
+
+
+def windowed() -> onnx.ModelProto:
+    """x [batch, 12] cut from `start` to `end`, summed over `axes`, times two; all three are inputs."""
+    nodes = [
+        node("Slice", ["x", "start", "end", "one"], ["s"]),
+        node("ReduceSum", ["s", "axes"], ["r"], keepdims=0),
+        node("Add", ["r", "r"]),
+    ]
+    places = [info(name, [1], TensorProto.INT64) for name in ("start", "end", "axes")]
+    return model(nodes, [info("x", ["batch", 12]), *places], constants={"one": np.array([1])})
+
+
+def window(x: Array, start: int, end: int, axes: int) -> dict[str, Array]:
+    return {"x": x, "start": np.array([start]), "end": np.array([end]), "axes": np.array([axes])}
+
+
+def calls(bound: BoundPlan) -> list[str]:
+    return [step.node.origin_op for step in bound.steps if isinstance(step, CallStep)]
+
+
+def test_a_run_binds_them_by_value() -> None:
+    run = compiled(windowed(), {"batch": 4})
+    assert "Slice" in calls(run.planned)  # nothing is known of it when it is planned
+    for batch, start, end, axes in ((4, 2, 9, 1), (4, 0, 12, 0), (5, 2, 9, 1), (4, 2, 9, 1), (1, -3, 2**40, -1)):
+        feeds = window(random((batch, 12), batch), start, end, axes)
+        close(run(feeds)["y"], 2 * feeds["x"][:, start:end].sum(axes))
+        assert calls(run.for_feeds(run.checked(feeds))) == []
+    before = run.compilations
+    close(run(window(random((4, 12)), 2, 9, 1))["y"], 2 * random((4, 12))[:, 2:9].sum(1))
+    assert run.compilations == before
+
+
+def test_bound_when_loaded_they_are_planned_and_may_still_change() -> None:
+    graph = fs.load(windowed(), dims={"batch": 4}, values={"start": [2], "end": [9], "axes": [1]})  # type: ignore[arg-type]
+    plan = planned(graph)
+    assert fs.check(graph, plan) == []
+    assert len(plan.groups) == 1
+    assert fs.verify(plan).ok
+    run = fs.compile(plan)
+    x = random((4, 12))
+    close(run(window(x, 2, 9, 1))["y"], 2 * x[:, 2:9].sum(1))
+    before = run.compilations
+    close(run(window(x, 3, 8, 1))["y"], 2 * x[:, 3:8].sum(1))
+    close(run(window(random((7, 12)), 3, 8, 1))["y"], 2 * random((7, 12))[:, 3:8].sum(1))
+    assert run.compilations == before  # other numbers in the argument table, the same kernels
+    close(run(window(x, 2, 9, 0))["y"], 2 * x[:, 2:9].sum(0))
+
+
+def test_a_plan_for_the_latest_elements() -> None:
+    run = compiled(windowed(), {"batch": 4})
+    feeds = window(random((4, 12)), 2, 9, 1)
+    run(feeds)
+    again = fs.compile(run.replan())
+    assert len(again.plan.groups) == 1
+    close(again(feeds)["y"], 2 * feeds["x"][:, 2:9].sum(1))
+
+
+def test_examples_are_made_only_where_elements_decide_nothing() -> None:
+    plan = planned(fs.load(windowed(), dims={"batch": 4}))  # type: ignore[arg-type]
+    with pytest.raises(FusionSearchError, match="decide shapes or places"):
+        fs.verify(plan)
+
+
+def test_wrong_elements_are_one_line() -> None:
+    run = compiled(windowed(), {"batch": 4})
+    with pytest.raises(FusionSearchError, match="axis 3 is outside of 2 dimensions"):
+        run(window(random((4, 12)), 2, 9, 3))

@@ -14,7 +14,7 @@ import costmodels
 import fusion_search as fs
 from fusion_search.errors import FeedError, UsageError
 from fusion_search.fusion.analysis import analyse, features_under
-from fusion_search.fusion.program import Program, bits
+from fusion_search.fusion.program import Program
 from fusion_search.ir.builder import GraphBuilder
 from fusion_search.ir.graph import Graph
 from fusion_search.runtime.compiled import CompiledPlan
@@ -202,7 +202,8 @@ def test_a_schedule_that_is_not_the_cheapest_is_sound_only_as_a_tuned_one(preten
     model = costmodels.model(plan.cost_model, plan.weights)
     seen = 0
     for k, group in enumerate(plan.groups):
-        analysis = analyse(program, tuple(bits(program.mask(list(group.nodes)))), plan.profile.line_bytes)
+        mask = program.mask(group.nodes)
+        analysis = analyse(program, mask, plan.profile.line_bytes)
         named = [atom for knob in analysis.knobs for atom in knob]
         loops = [*analysis.knobs, *((atom,) for atom in analysis.outer if atom not in named)]
         for at, tile in enumerate(group.schedule.tiles):
@@ -210,7 +211,7 @@ def test_a_schedule_that_is_not_the_cheapest_is_sound_only_as_a_tuned_one(preten
                 continue
             tiles = (*group.schedule.tiles[:at], Tile(tile.tile // 2, tile.loops), *group.schedule.tiles[at + 1 :])
             blocks = [(atoms, t.tile) for atoms, t in zip(loops, tiles, strict=True)]
-            terms = model.terms(features_under(program, analysis, blocks, plan.profile.line_bytes), plan.profile)
+            terms = model.terms(features_under(program, mask, analysis, blocks, plan.profile.line_bytes), plan.profile)
             cost = costmodels.attoseconds(model.cost_s(terms, plan.profile))
             if cost <= group.cost_as:
                 continue

@@ -39,7 +39,8 @@ def call_gemm(fn, m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, beta, scr
         Address of A and its strides in elements; likewise `b` and `c`, whose
         columns are contiguous.
     beta : int64
-        0 to overwrite C, 1 to add to it.
+        0 to overwrite C, 1 to add to it, or the address of a vector: a number
+        for each row of C, to which the product is added.
     scratch : int64
         Address of `gemm_scratch_bytes` bytes.
     """

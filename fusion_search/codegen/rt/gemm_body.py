@@ -1,7 +1,7 @@
 """The blocked matrix product, written once for float32 and float64.
 
 Each element of C is the chain ``c = fma(a[i, k], b[k, j], c)`` over k in order,
-starting from zero or from the old c.  Blocking, packing, edge code and the
+starting from zero, from the old c, or from a number of its row.  Blocking, packing, edge code and the
 paths for vectors leave that chain alone, so the bits do not depend on how a
 caller cuts M and N.
 """
@@ -25,19 +25,20 @@ _TILE_BYTES = 4 * 64 * NV
 SCRATCH_BYTES = _PANEL_BYTES + _A_BYTES + _TILE_BYTES + 64
 
 #: M, N, K, A, row and column stride, B, row and column stride, C, row stride,
-#: beta (0 or 1), scratch.  Addresses in bytes, strides in elements.
+#: beta, scratch.  Addresses in bytes, strides in elements.  Beta is 0 or 1, or
+#: the address of a vector of M numbers, which each row of C starts from.
 GEMM_SIGNATURE = ints(13)
 
 
-def make_gemm(kernels, pointer, fma, size):
+def make_gemm(kernels, pointer, size):
     """Build the compiled gemm of one element type.
 
     Parameters
     ----------
     kernels : tuple of intrinsics
         ``KERNELS`` of the element type's micro-kernel module.
-    pointer, fma : intrinsic
-        Typed pointer and scalar fma of the element type.
+    pointer : intrinsic
+        Typed pointer of the element type.
     size : int
         Bytes of an element.
 
@@ -46,7 +47,7 @@ def make_gemm(kernels, pointer, fma, size):
     dispatcher
         Takes the 13 int64 of `GEMM_SIGNATURE`.
     """
-    product, pack, transpose, axpy, dots = kernels
+    product, pack, transpose, axpy, _, column = kernels
     width = 64 // size
     panel = NV * width
     mc = _A_BYTES // (KC * size) // MR * MR
@@ -112,27 +113,6 @@ def make_gemm(kernels, pointer, fma, size):
             done += depth
 
     @njit(**JIT)
-    def rows_times_vector(m, k, a, a_row, x, x_col, c, c_step, add, tile):
-        # y[i] = sum of a[i, k] x[k] for rows contiguous in k.
-        t = pointer(tile, 0)
-        whole = k // width * width
-        xs = pointer(x, 0)
-        for i0 in range(0, m, width):
-            rows = min(width, m - i0)
-            out = pointer(c, i0 * c_step)
-            for i in range(rows):
-                t[i] = out[i * c_step] if add else 0.0
-            at = a + i0 * a_row * size
-            if whole > 0:
-                dots((rows, k // width, at, a_row * size, x, x_col * size, tile, add))
-            for i in range(rows):
-                row = pointer(at, i * a_row)
-                total = t[i]
-                for q in range(whole, k):
-                    total = fma(row[q], xs[q * x_col], total)
-                out[i * c_step] = total
-
-    @njit(**JIT)
     def narrow(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, add, scratch):
         # C has at most four columns: the transposed problem fills the vectors.
         tile = scratch + _PANEL_BYTES
@@ -190,7 +170,27 @@ def make_gemm(kernels, pointer, fma, size):
                         right = scratch
                         right_row = panel * size
                     out = c + (i0 * c_row + j0) * size
+                    if cols % width == 1 and cols > width and not copy_a and a_col == 1 and rows >= width:
+                        # a vector for one element would cost as much as for all of them
+                        cols -= 1
+                        begin = going + i0 * size if going > 1 else going
+                        last = right + cols * size
+                        column(
+                            (
+                                rows,
+                                kd,
+                                at,
+                                a_row,
+                                last,
+                                right_row // size,
+                                out + cols * size,
+                                c_row,
+                                begin,
+                                scratch + _PANEL_BYTES + _A_BYTES,
+                            )
+                        )
                     for r in range(0, rows, MR):
+                        begin = going + (i0 + r) * size if going > 1 else going
                         product(
                             (
                                 min(MR, rows - r),
@@ -203,14 +203,24 @@ def make_gemm(kernels, pointer, fma, size):
                                 right_row,
                                 out + r * c_row * size,
                                 c_row * size,
-                                going,
+                                begin,
                             )
                         )
+
+    @njit(**JIT)
+    def fill(row, value, n):
+        for j in range(n):
+            row[j] = value
 
     @njit(**JIT)
     def gemm(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, beta, scratch):
         if m <= 0 or n <= 0:
             return
+        if beta > 1 and (k <= 0 or m == 1 or 1 < n <= 4 or (n == 1 and a_col != 1)):
+            # the other forms start from a vector themselves
+            for i in range(m):
+                fill(pointer(c, i * c_row), pointer(beta, i)[0], n)
+            beta = 1
         if k <= 0:
             if beta == 0:
                 for i in range(m):
@@ -221,9 +231,9 @@ def make_gemm(kernels, pointer, fma, size):
         if m == 1 and b_col == 1:
             row_times_matrix(n, k, a, a_col, b, b_row, c, beta)
         elif m == 1 and b_row == 1:
-            rows_times_vector(n, k, b, b_col, a, a_col, c, 1, beta, tile)
+            column((n, k, b, b_col, a, a_col, c, 1, beta, tile))
         elif n == 1 and a_col == 1:
-            rows_times_vector(m, k, a, a_row, b, b_row, c, c_row, beta, tile)
+            column((m, k, a, a_row, b, b_row, c, c_row, beta, tile))
         elif n <= 4 and m > MR:
             narrow(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, beta, scratch)
         else:

@@ -8,11 +8,10 @@ is the only parallelism: no BLAS, no thread pool.
 from numba import cfunc
 
 from fusion_search.codegen.rt.gemm_body import GEMM_SIGNATURE, make_gemm
-from fusion_search.codegen.rt.intrinsics import fma32
 from fusion_search.codegen.rt.memory import p_f4
 from fusion_search.codegen.rt.symbols import export, named_kernels
 
-_gemm = make_gemm(named_kernels("f32"), p_f4, fma32, 4)
+_gemm = make_gemm(named_kernels("f32"), p_f4, 4)
 
 
 @cfunc(GEMM_SIGNATURE, cache=True, error_model="numpy")

@@ -8,11 +8,10 @@ is the only parallelism: no BLAS, no thread pool.
 from numba import cfunc
 
 from fusion_search.codegen.rt.gemm_body import GEMM_SIGNATURE, make_gemm
-from fusion_search.codegen.rt.intrinsics import fma64
 from fusion_search.codegen.rt.memory import p_f8
 from fusion_search.codegen.rt.symbols import named_kernels
 
-_gemm = make_gemm(named_kernels("f64"), p_f8, fma64, 8)
+_gemm = make_gemm(named_kernels("f64"), p_f8, 8)
 
 
 @cfunc(GEMM_SIGNATURE, cache=True, error_model="numpy")

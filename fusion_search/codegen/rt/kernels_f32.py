@@ -2,6 +2,9 @@
 
 from numba import cfunc, types
 
+from fusion_search.codegen.rt.column import make_column
+from fusion_search.codegen.rt.intrinsics import fma32
+from fusion_search.codegen.rt.memory import p_f4
 from fusion_search.codegen.rt.symbols import export, ints
 from fusion_search.codegen.rt.ukernels import make_kernels
 
@@ -38,5 +41,14 @@ def dots_f32(rows, blocks, a, a_row, x, x_col, c, add):
     _dots(rows, blocks, a, a_row, x, x_col, c, add)
 
 
-for _function in (product_f32, pack_f32, transpose_f32, axpy_f32, dots_f32):
+_column = make_column(_dots, p_f4, fma32, 4)
+
+
+@cfunc(ints(10), cache=True, error_model="numpy")
+def column_f32(m, k, a, a_row, x, x_col, c, c_step, add, tile):
+    """A matrix times a vector, see `make_column`."""
+    _column(m, k, a, a_row, x, x_col, c, c_step, add, tile)
+
+
+for _function in (product_f32, pack_f32, transpose_f32, axpy_f32, dots_f32, column_f32):
     export(f"fs_rt_{_function.__name__}", _function)

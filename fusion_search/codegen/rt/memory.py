@@ -7,10 +7,11 @@ lets the loops vectorise.
 """
 
 from llvmlite import ir
+from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from fusion_search.codegen.rt.intrinsics import F32, F64, I8, I16, I32, I64
+from fusion_search.codegen.rt.intrinsics import F32, F64, I8, I16, I32, I64, JIT
 
 
 def _pointer(nb_type, ir_type):
@@ -152,6 +153,26 @@ def mem_copy(typingctx, dst, src, n_bytes):
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _prefetch(typingctx, addr):
+    def codegen(context, builder, signature, args):
+        byte, number = I8.as_pointer(), I32
+        fn_type = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        fn = cgutils.get_or_insert_function(builder.module, fn_type, "llvm.prefetch.p0")
+        builder.call(fn, [builder.inttoptr(args[0], byte), *(ir.Constant(number, i) for i in (0, 2, 1))])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@njit(**JIT)
+def prefetch_rows(addr, rows, row_bytes, n_bytes):
+    """Fetch `rows` pieces of `n_bytes` bytes, `row_bytes` apart, into the second-level cache."""
+    for i in range(rows):
+        for at in range(0, n_bytes, 64):
+            _prefetch(addr + i * row_bytes + at)
 
 
 @intrinsic

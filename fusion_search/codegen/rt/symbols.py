@@ -63,10 +63,10 @@ def external(name, n_args):
 
 
 def named_kernels(dtype):
-    """Return the intrinsics product, pack, transpose, axpy and dots of a type.
+    """Return the intrinsics product, pack, transpose, axpy, dots and column of a type.
 
     They call what the module ``kernels_<dtype>`` exports; see `make_kernels`
-    for their arguments, which they take as one tuple.
+    and `make_column` for their arguments, which they take as one tuple.
     """
-    arities = {"product": 11, "pack": 5, "transpose": 4, "axpy": 8, "dots": 8}
+    arities = {"product": 11, "pack": 5, "transpose": 4, "axpy": 8, "dots": 8, "column": 10}
     return tuple(external(f"fs_rt_{name}_{dtype}", n) for name, n in arities.items())

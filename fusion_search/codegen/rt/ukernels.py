@@ -17,6 +17,8 @@ from fusion_search.codegen.rt.intrinsics import F32, F64, I1, I32, I64
 #: B and the broadcasts fit the 32 registers.
 MR = 6
 NV = 4
+#: Rows that packing fetches ahead of itself: short pieces far apart, which no hardware foresees.
+PACK_AHEAD = 16
 
 
 def _i64(value):
@@ -59,6 +61,24 @@ class VectorCode:
         limit = b.shuffle_vector(limit, undef, zeros)
         return b.icmp_signed("<", ir.Constant(index, list(range(self.width))), limit)
 
+    def lanes_between(self, b, low, high):
+        """Return the mask of the lanes i with low <= i < high (int64 of any sign)."""
+        return b.and_(self.first_lanes(b, high), b.not_(self.first_lanes(b, low)))
+
+    def every_other(self, b, loaded, count):
+        """Return `count` vectors: every other element of three neighbouring vectors, from each of the first ones on."""
+
+        def pick(first, second, lanes):
+            return b.shuffle_vector(first, second, ir.Constant(ir.VectorType(I32, self.width), lanes))
+
+        width = self.width
+        values = [pick(loaded[0], loaded[1], [2 * i + k for i in range(width)]) for k in range(min(count, 2))]
+        for k in range(2, count):
+            ends = [i + k // 2 for i in range(width)]
+            lanes = [i if i < width else width + 2 * (i - width) + k % 2 for i in ends]
+            values.append(pick(values[k % 2], loaded[2], lanes))
+        return values
+
     def load(self, b, addr, mask=None, other=None):
         ptr = b.inttoptr(addr, self.vec.as_pointer())
         if mask is None:
@@ -99,12 +119,12 @@ class VectorCode:
             step //= 2
         return rows
 
-    def prefetch(self, b, addr):
-        """Fetch a cache line into L2; any address is allowed."""
+    def prefetch(self, b, addr, write=False):
+        """Fetch a cache line into L2, to be read or written; any address is allowed."""
         byte = ir.IntType(8).as_pointer()
         fn_type = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
         fn = cgutils.get_or_insert_function(b.module, fn_type, "llvm.prefetch.p0")
-        b.call(fn, [b.inttoptr(addr, byte), *(ir.Constant(I32, i) for i in (0, 2, 1))])
+        b.call(fn, [b.inttoptr(addr, byte), *(ir.Constant(I32, i) for i in (int(write), 2, 1))])
 
     def outlined(self, module, name, n_args, body):
         """Return the module's function `name`, emitting it on first use."""
@@ -128,16 +148,23 @@ class VectorCode:
             masks = [None] * (vectors - 1) + [mask]
             acc = [[cgutils.alloca_once(b, self.vec) for _ in range(vectors)] for _ in range(rows)]
             at = [b.add(c, b.mul(c_row, _i64(m))) for m in range(rows)]
-            with b.if_else(b.icmp_signed("!=", add, _i64(0))) as (then, otherwise):
+            for m in range(rows):  # the rows of C lie apart, which no hardware foresees; the product hides their way
+                for v in range(vectors):
+                    self.prefetch(b, b.add(at[m], _i64(64 * v)), write=True)
+            with b.if_else(b.icmp_signed("==", add, _i64(1))) as (then, otherwise):
                 with then:
                     for m in range(rows):
                         for v in range(vectors):
                             addr = b.add(at[m], _i64(64 * v))
                             b.store(self.load(b, addr, masks[v]), acc[m][v])
                 with otherwise:
+                    # from zero, or from a number for each row; A is there to be read in any case
+                    given = b.icmp_signed("!=", add, _i64(0))
                     for m in range(rows):
+                        ptr = b.inttoptr(b.select(given, b.add(add, _i64(self.size * m)), a), self.elem.as_pointer())
+                        begin = b.select(given, self.splat(b, b.load(ptr, align=self.size)), self.const(0.0))
                         for v in range(vectors):
-                            b.store(self.const(0.0), acc[m][v])
+                            b.store(begin, acc[m][v])
             row = [b.add(a, b.mul(a_row, _i64(m))) for m in range(rows)]
             with cgutils.for_range(b, k) as loop:
                 b_at = b.add(bp, b.mul(loop.index, b_row))
@@ -164,6 +191,9 @@ class VectorCode:
             with cgutils.for_range(b, n) as loop:
                 to = b.add(dst, b.mul(loop.index, _i64(64 * NV)))
                 of = b.add(src, b.mul(loop.index, src_row))
+                ahead = b.add(of, b.mul(src_row, _i64(PACK_AHEAD)))
+                for v in range(vectors):
+                    self.prefetch(b, b.add(ahead, _i64(64 * v)))
                 for v in range(vectors):
                     m = mask if v == vectors - 1 else None
                     self.store(b, self.load(b, b.add(of, _i64(64 * v)), m), b.add(to, _i64(64 * v)))
@@ -270,7 +300,9 @@ def make_kernels(nb_type):
     product : intrinsic
         ``product(rows, cols, k, a, a_row, a_col, b, b_row, c, c_row, add)``:
         C (+)= A B for 1 <= rows <= MR and 1 <= cols <= NV vectors.  Each
-        element of C is the chain ``c = fma(a, b, c)`` over k in order.
+        element of C is the chain ``c = fma(a, b, c)`` over k in order, from
+        zero (`add` 0), from what C holds (1), or from its row's number in a
+        vector (`add` is its address).
     pack : intrinsic
         ``pack(dst, src, src_row, n, cols)``: copy `n` rows of `cols` elements
         into rows of NV vectors; the rest of the last vector is zero.

@@ -18,11 +18,6 @@ from fusion_search.codegen.rt.ukernels import VectorCode
 
 #: Elements a vector load may read past the last column of a strip row.
 STRIP_MARGIN = 16
-#: Depth of an im2col panel, when one channel's window is not deeper.
-PANEL_DEPTH = 384
-#: Bytes of the padded strip that the rows of one pass may take, when one row
-#: does not take more.
-STRIP_BYTES = 262144
 
 
 def _i64(value):
@@ -42,9 +37,10 @@ def make_window(kind, taps=0):
     Returns
     -------
     intrinsic
-        ``window(rows, cols, n_taps, src, src_row, offsets, weights, dst,
-        dst_row)``; strides in bytes, `offsets` the address of the int64 byte
-        offset of each tap.  Taps are reduced in order from 0 (-inf for max).
+        ``window(rows, cols, n_taps, src, src_row, offsets, weights, start,
+        dst, dst_row)``; strides in bytes, `offsets` the address of the int64
+        byte offset of each tap, `start` that of what to start from, or 0: then
+        taps are reduced in order from 0 (-inf for max).
     """
     code = VectorCode(F32)
 
@@ -57,8 +53,12 @@ def make_window(kind, taps=0):
         keep = b.select(b.fcmp_unordered("uno", acc, acc), acc, code.const(-0.0))
         return b.fadd(best, keep)
 
-    def body(b, rows, cols, n_taps, src, src_row, offsets, weights, dst, dst_row):
+    def body(b, rows, cols, n_taps, src, src_row, offsets, weights, given, dst, dst_row):
         start = code.const(float("-inf") if kind == "max" else 0.0)
+        if kind == "conv":
+            some = b.icmp_signed("!=", given, _i64(0))
+            at = b.inttoptr(b.select(some, given, weights), F32.as_pointer())
+            start = b.select(some, code.splat(b, b.load(at, align=4)), start)
 
         def offset_of(t):
             at = b.add(offsets, b.mul(t, _i64(8)))
@@ -99,94 +99,15 @@ def make_window(kind, taps=0):
                 at = b.mul(blocks, _i64(64))
                 pixels(b.add(of, at), b.add(to, at), mask)
 
-    def window(typingctx, rows, cols, n_taps, src, src_row, offsets, weights, dst, dst_row):
+    def window(typingctx, rows, cols, n_taps, src, src_row, offsets, weights, start, dst, dst_row):
         def codegen(context, builder, signature, args):
-            fn = code.outlined(builder.module, f"fs_window_{kind}_{taps}", 9, body)
+            fn = code.outlined(builder.module, f"fs_window_{kind}_{taps}", 10, body)
             builder.call(fn, args)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 9), codegen
+        return types.void(*[types.int64] * 10), codegen
 
     return intrinsic(window)
-
-
-def make_window_rows(kh, kw, height=4):
-    """Build the loop of a convolution with row stride and dilation 1.
-
-    Blocks of `height` output rows share their loads of the rows between them;
-    the order of each output's taps is that of `make_window`.
-
-    Parameters
-    ----------
-    kh, kw : int
-        Window.
-    height : int
-        Output rows a block.
-
-    Returns
-    -------
-    intrinsic
-        The parameters of `make_window`'s, but ``rows`` must be a multiple of
-        `height` and ``n_taps`` is ignored.
-    """
-    code = VectorCode(F32)
-
-    def body(b, rows, cols, n_taps, src, src_row, offsets, weights, dst, dst_row):
-        columns = []
-        for kx in range(kw):
-            at = b.add(offsets, _i64(8 * kx))
-            columns.append(b.load(b.inttoptr(at, I64.as_pointer())))
-        taps = []
-        for t in range(kh * kw):
-            at = b.inttoptr(b.add(weights, _i64(4 * t)), F32.as_pointer())
-            taps.append(code.splat(b, b.load(at, align=4)))
-
-        def pixels(of, to, mask):
-            acc = [code.const(0.0)] * height
-            for i in range(height + kh - 1):
-                row = b.add(of, b.mul(src_row, _i64(i)))
-                for kx in range(kw):
-                    x = code.load(b, b.add(row, columns[kx]))
-                    for r in range(max(0, i - kh + 1), min(height, i + 1)):
-                        acc[r] = code.fma(b, taps[(i - r) * kw + kx], x, acc[r])
-            for r in range(height):
-                code.store(b, acc[r], b.add(to, b.mul(dst_row, _i64(r))), mask)
-
-        blocks = b.sdiv(cols, _i64(16))
-        rest = b.sub(cols, b.mul(blocks, _i64(16)))
-        mask = code.first_lanes(b, rest)
-        with cgutils.for_range(b, b.sdiv(rows, _i64(height))) as row:
-            skip = b.mul(row.index, _i64(height))
-            of = b.add(src, b.mul(skip, src_row))
-            to = b.add(dst, b.mul(skip, dst_row))
-            with cgutils.for_range(b, blocks) as block:
-                at = b.mul(block.index, _i64(64))
-                pixels(b.add(of, at), b.add(to, at), None)
-            with b.if_then(b.icmp_signed(">", rest, _i64(0))):
-                at = b.mul(blocks, _i64(64))
-                pixels(b.add(of, at), b.add(to, at), mask)
-
-    def window(typingctx, rows, cols, n_taps, src, src_row, offsets, weights, dst, dst_row):
-        def codegen(context, builder, signature, args):
-            name = f"fs_window_rows_{kh}x{kw}"
-            builder.call(code.outlined(builder.module, name, 9, body), args)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 9), codegen
-
-    return intrinsic(window)
-
-
-@intrinsic
-def copy_vector(typingctx, dst, src):
-    """Copy 16 float32 between addresses."""
-    code = VectorCode(F32)
-
-    def codegen(context, builder, signature, args):
-        code.store(builder, code.load(builder, args[1]), args[0])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
 
 
 @njit(**JIT)

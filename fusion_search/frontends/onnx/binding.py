@@ -134,6 +134,38 @@ def type_of_proto(proto: onnx.TypeProto, dims: Mapping[str, int]) -> tuple[np.dt
     return None if dtype == RUNTIME else (dtype, tuple(shape))
 
 
+def check_values(model: OnnxModel, dims: Mapping[str, int], values: Mapping[str, Any]) -> dict[str, Array]:
+    """Check the elements that a caller binds inputs to, and return them as arrays of the inputs' dtypes.
+
+    Raises
+    ------
+    UsageError
+        When a name is no input, or the elements have another shape or do not fit the input's dtype.
+    """
+    shapes = input_shapes(model)
+    protos = {value.name: value for value in model.proto.graph.input}
+    checked: dict[str, Array] = {}
+    for name, given in values.items():
+        if name not in shapes:
+            raise UsageError(f"the model has no input {name!r}", where="values", hint=f"it has {', '.join(map(repr, shapes)) or 'none'}")
+        dtype = (
+            dtype_of(protos[name].type.tensor_type.elem_type, f"input {name!r}") if protos[name].type.HasField("tensor_type") else RUNTIME
+        )
+        if dtype == RUNTIME:
+            raise UsageError(f"input {name!r} has no plain tensor type", where="values")
+        wanted = bound_shape(shapes[name], dims)
+        try:
+            array = np.asarray(given)
+            converted = array.astype(dtype)
+            fits = array.shape == wanted and bool(np.all((converted == array) | (array != array)))
+        except (TypeError, ValueError, OverflowError):
+            fits = False
+        if not fits:
+            raise UsageError(f"elements of input {name!r} must be {dtype}{list(wanted)}", where="values", hint=f"got {str(given)[:80]}")
+        checked[name] = np.ascontiguousarray(converted).reshape(wanted)
+    return checked
+
+
 def check_overrides(model: OnnxModel, overrides: Mapping[str, Array] | None) -> dict[str, Array]:
     """Check the initialisers that a caller feeds in place of the model's own.
 

@@ -12,8 +12,10 @@ from onnx import defs, helper
 from fusion_search.errors import FusionSearchError, ModelError
 from fusion_search.frontends.onnx.binding import bound_shape, input_shapes, static_type
 from fusion_search.frontends.onnx.lower import RULES
-from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered
+from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, axis_of
+from fusion_search.frontends.onnx.lower.layout import cut
 from fusion_search.frontends.onnx.lower.legacy import modern
+from fusion_search.frontends.onnx.lower.narrow import NARROW
 from fusion_search.frontends.onnx.opaque import REFUSALS, ReferenceCall, canonical, infer_types, sequence_call
 from fusion_search.frontends.onnx.reader import OnnxModel, captures, label, subgraphs
 from fusion_search.frontends.onnx.tensors import CORE_DTYPES, dtype_of, tensor_array
@@ -28,10 +30,14 @@ Env = MutableMapping[str, Item]
 _HAND_ON = frozenset(
     {"Identity", "SequenceConstruct", "SequenceAt", "SequenceInsert", "SequenceErase", "SequenceLength", "Constant", "SplitToSequence"}
 )
+#: Operators whose rules convert numbers of less than 16 bits, which no other rule sees.
+_CONVERT = frozenset({"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"})
 #: Never folded and never replaced by their definitions: every run draws again.
 _RANDOM = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout"})
 _FOLDED_BYTES = 64 << 20
 _DEEPEST = 16
+#: Most nodes of a Scan that is written out step by step.
+_MOST_STEPS = 4096
 
 
 class Interpreter:
@@ -44,10 +50,12 @@ class Interpreter:
         Every symbolic dimension, bound.
     overrides : mapping of str to numpy.ndarray
         Initialisers that are replaced.
+    values : mapping of str to numpy.ndarray
+        Inputs whose elements are known; they stay inputs, which nothing reads.
     """
 
-    def __init__(self, model: OnnxModel, dims: Mapping[str, int], overrides: Mapping[str, Array]) -> None:
-        self.model, self.dims = model, dims
+    def __init__(self, model: OnnxModel, dims: Mapping[str, int], overrides: Mapping[str, Array], values: Mapping[str, Array]) -> None:
+        self.model, self.dims, self.values = model, dims, values
         self.constants: dict[str, Array] = {**model.constants, **overrides}
         self.builder = GraphBuilder(model.name)
         self.ctx = Lowering(self.builder)
@@ -69,6 +77,8 @@ class Interpreter:
                 tensor = value.type.HasField("tensor_type")
                 dtype = dtype_of(value.type.tensor_type.elem_type, f"input {value.name!r}") if tensor else RUNTIME
                 env[value.name] = builder.input(value.name, dtype, bound_shape(shapes[value.name], self.dims))
+                if value.name in self.values:
+                    env[value.name] = builder.constant(self.values[value.name], f"{value.name}.bound")
         for index, node in enumerate(graph.node):
             name = stem = label(node, index)
             k = 1
@@ -79,7 +89,9 @@ class Interpreter:
             with builder.origin(name, node.op_type):
                 self._node(node, env, name, self.model.imports, top=True)
         for value in graph.output:
-            builder.output(value.name, self._tensor(self._resolve(value.name, env)))
+            with builder.origin("", "SequenceConstruct"):  # what a known sequence takes to be returned
+                item = self._tensor(self._resolve(value.name, env))
+            builder.output(value.name, item)
         return builder.build(source=source, overridable=frozenset(self.overridable))
 
     # ------------------------------------------------------------------ values
@@ -158,9 +170,9 @@ class Interpreter:
         attrs = {a.name: attribute(a) for a in node.attribute}
         call = Call(node.op_type, imports[domain], inputs, attrs, tuple(bool(name) for name in node.output), node)
         start = len(self.builder.nodes)
-        rule = RULES.get(node.op_type) if not domain else None
+        rule = RULES.get(f"{domain}.{node.op_type}" if domain else node.op_type)
         plain = all(self._plain(item) for item in inputs)
-        if rule is not None and (plain or node.op_type in _HAND_ON):
+        if rule is not None and (plain or node.op_type in _HAND_ON or (node.op_type in _CONVERT and all(map(self._numbers, inputs)))):
             try:
                 results = list(rule(self.ctx, modern(self.ctx, call)))
                 if all(k < len(results) and results[k] != "" for k, wanted in enumerate(call.wanted) if wanted):
@@ -170,9 +182,14 @@ class Interpreter:
             del self.builder.nodes[start:]
         if node.op_type == "If" and self._known(inputs[0]):
             return self._branch(attrs["then_branch" if self._truth(inputs[0]) else "else_branch"], env, where, imports)
+        if node.op_type == "Scan" and plain and not domain:
+            try:
+                return self._steps(call, attrs, env, where, imports)
+            except NotLowered:
+                del self.builder.nodes[start:]
         schema = defs.get_schema(node.op_type, imports[domain], domain)
-        whole = not captured and not subgraphs(node) and node.op_type not in _RANDOM
-        if whole and all(map(self._known, inputs)):
+        whole = not captured and node.op_type not in _RANDOM
+        if whole and not subgraphs(node) and all(map(self._known, inputs)):
             folded = self._fold(node, inputs, where, imports)
             if folded is not None:
                 return folded
@@ -190,6 +207,10 @@ class Interpreter:
         names = (item,) if isinstance(item, str) else item
         return all(not name or self.builder.values[name].dtype in CORE_DTYPES for name in names)
 
+    def _numbers(self, item: Item) -> bool:
+        """Whether an item is a tensor of numbers, however few bits they have."""
+        return isinstance(item, str) and (not item or self.builder.values[item].dtype in CORE_DTYPES | NARROW)
+
     def _truth(self, item: Item) -> bool:
         return isinstance(item, str) and bool(self.builder.constants[item].reshape(-1)[0])
 
@@ -201,6 +222,57 @@ class Interpreter:
         for node in graph.node:
             self._node(node, inner, where, imports, top=False)
         return [self._resolve(value.name, inner) for value in graph.output]
+
+    def _steps(self, call: Call, attrs: Mapping[str, Any], env: Env, where: str, imports: Mapping[str, int]) -> list[Item]:
+        """Lower a Scan step by step, when the number of its steps holds for all bindings and is small."""
+        body: onnx.GraphProto = attrs["body"]
+        count = int(attrs["num_scan_inputs"])
+        states, scanned = list(call.tensors[: len(call.inputs) - count]), call.tensors[len(call.inputs) - count :]
+        results = len(body.output) - len(states)
+        if call.opset < 9 or self.ctx.symbolic or len(call.tensors) != len(call.inputs) or not scanned:
+            raise NotLowered
+        axes, turned = (tuple(attrs.get(f"scan_input_{key}") or (0,) * count) for key in ("axes", "directions"))
+        axes = tuple(axis_of(axis, len(self.ctx.shape(name))) for axis, name in zip(axes, scanned, strict=True))
+        steps = {self.ctx.shape(name)[axis] for name, axis in zip(scanned, axes, strict=True)}
+        if len(steps) != 1:
+            raise ValueError(f"sequences of {sorted(steps)} elements are walked together")
+        (length,) = steps
+        if not 0 < length * len(body.node) <= _MOST_STEPS:
+            raise NotLowered
+        gathered: list[list[str]] = [[] for _ in range(results)]
+        self._depth += 1
+        try:
+            for step in range(length):
+                inner: dict[str, Item] = dict(env)
+                for tensor in body.initializer:
+                    inner[tensor.name] = self.builder.constant(tensor_array(tensor, f"initializer {tensor.name!r}"))
+                parts = [
+                    self._slice_of(name, axis, length - 1 - step if back else step)
+                    for name, axis, back in zip(scanned, axes, turned, strict=True)
+                ]
+                inner.update((value.name, item) for value, item in zip(body.input, (*states, *parts), strict=True))
+                for node in body.node:
+                    self._node(node, inner, where, imports, top=False)
+                found = [self._tensor(self._resolve(value.name, inner)) for value in body.output]
+                states = found[: len(states)]
+                for column, name in zip(gathered, found[len(states) :], strict=True):
+                    column.append(name)
+        except ModelError:
+            raise NotLowered from None
+        finally:
+            self._depth -= 1
+        axes, turned = (tuple(attrs.get(f"scan_output_{key}") or (0,) * results) for key in ("axes", "directions"))
+        return [*states, *(self._stacked(*column) for column in zip(gathered, axes, turned, strict=True))]
+
+    def _slice_of(self, name: str, axis: int, place: int) -> str:
+        shape = self.ctx.shape(name)
+        return self.ctx.view(cut(self.ctx, name, axis, place, 1, part="step"), shape[:axis] + shape[axis + 1 :])
+
+    def _stacked(self, names: list[str], axis: int, back: int) -> str:
+        shape = self.ctx.shape(names[0])
+        axis = axis_of(axis, len(shape) + 1)
+        views = [self.ctx.view(name, (*shape[:axis], 1, *shape[axis:])) for name in (names[::-1] if back else names)]
+        return views[0] if len(views) == 1 else self.ctx.op("Concat", *views, part="stack", axis=axis)
 
     def _composite(self, schema: Any, node: onnx.NodeProto, inputs: tuple[Item, ...], where: str, imports: Mapping[str, int]) -> list[Item]:
         """Lower an operator by its definition; with 16-bit floats in float32 inside, rounded once at the results."""
@@ -225,14 +297,13 @@ class Interpreter:
         function = _function(schema, node, [self._proto_type(item) for item in inputs], imports[domain])
         if function is None:
             raise NotLowered
-        given = {a.name: a for a in (*function.attribute_proto, *node.attribute)}
+        defaults = (a.default_value for a in schema.attributes.values() if a.default_value.type)
+        given = {a.name: a for a in (*defaults, *function.attribute_proto, *node.attribute)}
         inner: dict[str, Item] = {name: inputs[k] if k < len(inputs) else "" for k, name in enumerate(function.input)}
-        versions = {entry.domain: entry.version for entry in function.opset_import} or dict(imports)
+        versions = {**imports, **{entry.domain: entry.version for entry in function.opset_import}}
         self._depth += 1
         try:
             for step in function.node:
-                if subgraphs(step):
-                    raise NotLowered
                 self._node(_with_attributes(step, given), inner, where, versions, top=False)
         except ModelError:
             raise NotLowered from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from typing import Any, TypeVar
@@ -13,11 +13,12 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from fusion_search.errors import FusionSearchError, ModelError, UnsupportedError
-from fusion_search.frontends.onnx.binding import bind_dims, check_overrides, generic_dims, input_shapes
+from fusion_search.frontends.onnx.binding import bind_dims, check_overrides, check_values, generic_dims, input_shapes
 from fusion_search.frontends.onnx.interpret import Interpreter
 from fusion_search.frontends.onnx.opaque import REFUSALS
 from fusion_search.frontends.onnx.reader import OnnxModel, read_model
 from fusion_search.frontends.onnx.reference_ops import corrections
+from fusion_search.ir.binding import bind_asked, values_key
 from fusion_search.ir.graph import Graph
 from fusion_search.ir.spec import Array
 
@@ -35,6 +36,10 @@ class OnnxSource:
     dims : dict of str to int
     overrides : dict of str to numpy.ndarray
         Initialisers in place of the model's own.
+    values : dict of str to numpy.ndarray
+        Inputs whose elements are bound, as extents are: axes, shapes, repeats and the like.
+    asked : set of str
+        Further inputs, all scalars and vectors, whose elements some node needs and does not have, so that it is carried whole.
     family : dict
         What all bindings of the model have in common, found when it is first needed.
     """
@@ -42,6 +47,8 @@ class OnnxSource:
     model: OnnxModel = field(repr=False)
     dims: dict[str, int]
     overrides: dict[str, Array] = field(default_factory=dict, repr=False)
+    values: dict[str, Array] = field(default_factory=dict, repr=False)
+    asked: set[str] = field(default_factory=set, repr=False, compare=False)
     family: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -57,35 +64,43 @@ class OnnxSource:
     @property
     def generic(self) -> Graph | None:
         """The model bound to generic extents (see `binding.generic_dims`); None when nothing is symbolic or they do not work."""
-        if "generic" not in self.family:
+        key = f"generic {values_key(self.values)}"
+        if key not in self.family:
             extents = generic_dims(self.model)
+            # what is bound by its elements has a length of its own
+            fixed = {dim for name in self.values for dim in self.symbolic_inputs[name]}
+            extents |= {dim: self.dims[dim] for dim in extents if dim in fixed}
             try:
-                self.family["generic"] = self.bind(extents) if extents else None
+                self.family[key] = self.bind(extents) if extents else None
             except FusionSearchError:
-                self.family["generic"] = None
-        found: Graph | None = self.family["generic"]
+                self.family[key] = None
+        found: Graph | None = self.family[key]
         return found
 
-    def bind(self, dims: Mapping[str, int], overrides: Mapping[str, Array] | None = None) -> Graph:
-        """Build the graph for other extents or other overridable initialisers.
+    def bind(
+        self, dims: Mapping[str, int], overrides: Mapping[str, Array] | None = None, values: Mapping[str, Array] | None = None
+    ) -> Graph:
+        """Build the graph for other extents, other overridable initialisers, or other elements of inputs.
+
+        Parameters
+        ----------
+        dims : mapping of str to int
+        overrides : mapping of str to numpy.ndarray, optional
+        values : mapping of str to numpy.ndarray, optional
+            Those of this source by default.
 
         Raises
         ------
         FusionSearchError
             When a dimension is unbound or unknown, or the model does not work for these extents.
         """
-        shapes = input_shapes(self.model)
-        source = OnnxSource(self.model, bind_dims(shapes, dims), check_overrides(self.model, overrides), self.family)
-        return _guarded(lambda: Interpreter(self.model, source.dims, source.overrides).run(source))
-
-    def operands_by_value(self) -> frozenset[str]:
-        """Return the inputs whose elements shapes and index maps depend on (axes, extents, repeats), all scalars and vectors.
-
-        Nodes that read them are carried whole, unless :func:`load_for_feeds` binds their elements as it binds extents.
-        """
-        interpreter = Interpreter(self.model, self.dims, self.overrides)
-        _guarded(lambda: interpreter.run(self))
-        return frozenset(interpreter.ctx.asked)
+        bound = bind_dims(input_shapes(self.model), dims)
+        checked = check_values(self.model, bound, self.values if values is None else values)
+        source = OnnxSource(self.model, bound, check_overrides(self.model, overrides), checked, family=self.family)
+        interpreter = Interpreter(self.model, source.dims, source.overrides, source.values)
+        graph = _guarded(lambda: interpreter.run(source))
+        source.asked.update(interpreter.ctx.asked)
+        return graph
 
     def reference(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model as it was read, by the reference evaluator of the ``onnx`` package.
@@ -97,7 +112,7 @@ class OnnxSource:
         """
         try:
             with np.errstate(all="ignore"):
-                results = self._evaluator.run(None, {**self.model.constants, **self.overrides, **feeds})
+                results = self._evaluator.run(None, {**self.model.constants, **self.overrides, **self.values, **feeds})
         except (*REFUSALS, NotImplementedError) as error:
             raise UnsupportedError(f"the reference evaluator fails: {type(error).__name__}: {str(error)[:200]}") from None
         return dict(zip((value.name for value in self.model.proto.graph.output), results, strict=True))
@@ -110,7 +125,10 @@ class OnnxSource:
 
 
 def load_onnx(
-    path: str | PathLike[str] | onnx.ModelProto, dims: Mapping[str, int] | None = None, overrides: Mapping[str, Array] | None = None
+    path: str | PathLike[str] | onnx.ModelProto,
+    dims: Mapping[str, int] | None = None,
+    overrides: Mapping[str, Array] | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> Graph:
     """Read an ONNX model as a graph of core operators.
 
@@ -122,6 +140,8 @@ def load_onnx(
         An extent for every symbolic dimension of the inputs.
     overrides : mapping of str to numpy.ndarray, optional
         Values for initialisers that are also graph inputs, in place of the model's own.
+    values : mapping of str to array_like, optional
+        Elements of inputs that shapes and index maps depend on, such as axes, shapes or repeats.
 
     Returns
     -------
@@ -133,7 +153,7 @@ def load_onnx(
     ModelError
         When the file cannot be read or is no well-formed model.
     UsageError
-        When `dims` leaves a dimension unbound, or names one that is unknown.
+        When `dims` leaves a dimension unbound, or names one that is unknown; when `values` are of no input.
     UnsupportedError
         When the model needs an operator that nothing here runs.
 
@@ -142,10 +162,10 @@ def load_onnx(
     Linear in the number of nodes, plus the size of the weights.
     """
     model = _guarded(lambda: read_model(path))
-    return OnnxSource(model, {}).bind(dims or {}, overrides)
+    return OnnxSource(model, {}).bind(dims or {}, overrides, values or {})
 
 
-def load_for_feeds(path: str | PathLike[str] | onnx.ModelProto, feeds: Mapping[str, Any]) -> tuple[Graph, frozenset[str]]:
+def load_for_feeds(path: str | PathLike[str] | onnx.ModelProto, feeds: Mapping[str, Any]) -> Graph:
     """Read a model for the inputs it will get: their extents bind its dimensions, and operands like axes are bound to their elements.
 
     Parameters
@@ -155,22 +175,12 @@ def load_for_feeds(path: str | PathLike[str] | onnx.ModelProto, feeds: Mapping[s
 
     Returns
     -------
-    graph : Graph
-        Without the inputs that were bound.
-    bound : frozenset of str
-        Those inputs: for other elements of theirs the model must be loaded again.
+    Graph
+        Its `source.values` says which inputs were bound by their elements.
     """
     model = _guarded(lambda: read_model(path))
-    bound: frozenset[str] = frozenset()
-    while True:
-        graph = OnnxSource(model, {}).bind(_dims_of(model, feeds))
-        source = graph.source
-        assert isinstance(source, OnnxSource)
-        more = source.operands_by_value().intersection(feeds) - bound
-        if not more:
-            return graph, bound
-        bound |= more
-        model = replace(model, constants={**model.constants, **{name: np.asarray(feeds[name]) for name in more}})
+    source = OnnxSource(model, {})
+    return bind_asked(source, _dims_of(model, feeds), {}, feeds, {})
 
 
 def _dims_of(model: OnnxModel, feeds: Mapping[str, Any]) -> dict[str, int]:

@@ -17,9 +17,11 @@ from fusion_search.ir.graph import Graph
 from fusion_search.search.plan import Plan, PlanGroup, Tile, Tuned
 
 from .counts import Counts
+from .demands import broken
 from .digits import Digits
 from .facts import Facts, Step, Violation, shown
 from .legality import illegal, live_ins
+from .recomputation import unfit_for_recomputation
 from .schedules import ScheduleCheck
 
 __all__ = ["Violation", "check"]
@@ -29,7 +31,7 @@ def check(graph: Graph, plan: Plan) -> list[Violation]:
     """Check a plan against a graph, sharing no code with the search.
 
     Derives from the graph again that the groups cover it, can run in this order and are legal, that each outer loop is
-    one loop in all nodes that carry it, and what each group reads, writes and costs.
+    one loop in all nodes that carry it, what each group reads, writes and costs, and that the plan keeps to the demands it names.
 
     Parameters
     ----------
@@ -58,17 +60,20 @@ def check(graph: Graph, plan: Plan) -> list[Violation]:
     for k, group in enumerate(plan.groups):
         if group.nodes and len(set(group.nodes)) == len(group.nodes) and facts.steps.keys() >= set(group.nodes):
             found += _group(facts, plan, group, model, f"group {k} ({shown(group.nodes)})")
-    return [*found, *_certificate(plan)]
+    return [*found, *broken(facts, plan), *_certificate(plan)]
 
 
 def _cover(facts: Facts, plan: Plan) -> Iterator[Violation]:
-    """Every node in exactly one group."""
+    """Every node in a group, in several only where that is allowed."""
     count = Counter(name for group in plan.groups for name in group.nodes)
     for name in count:
         if name not in facts.steps:
             yield Violation("cover", name, "the graph has no such node")
         elif count[name] > 1:
-            yield Violation("cover", name, f"is computed {count[name]} times")
+            for group in plan.groups:
+                if group.nodes.count(name) > 1:
+                    yield Violation("cover", name, "is twice in one group")
+            yield from unfit_for_recomputation(facts, name, count[name])
     for name in facts.steps:
         if name not in count:
             yield Violation("cover", name, "is in no group")
@@ -80,15 +85,19 @@ def _cover(facts: Facts, plan: Plan) -> Iterator[Violation]:
 def _order(facts: Facts, plan: Plan) -> Iterator[Violation]:
     """What a group reads is in memory when it runs; no groups wait for each other."""
     stored: set[str] = set()
-    home = {name: k for k, group in enumerate(plan.groups) for name in group.nodes}
+    storing: dict[str, list[int]] = {}
+    for k, group in enumerate(plan.groups):
+        for value in group.stores:
+            storing.setdefault(value, []).append(k)
     waits: nx.DiGraph[int] = nx.DiGraph()
     for k, group in enumerate(plan.groups):
         for value in sorted(live_ins([facts.steps[name] for name in group.nodes if name in facts.steps])):
             maker = facts.maker.get(value)
             if maker is not None and value not in stored:
                 yield Violation("order", f"group {k} ({shown(group.nodes)})", f"reads {value}, which no earlier group stores")
-            if maker in home and home[maker] != k:
-                waits.add_edge(home[maker], k)
+            if maker is not None:
+                # the first that stores it serves those after it
+                waits.add_edges_from((home, k) for home in storing.get(value, ())[:1] if home != k)
         stored.update(group.stores)
     for knot in nx.strongly_connected_components(waits):
         if len(knot) > 1:
@@ -99,32 +108,38 @@ def _group(facts: Facts, plan: Plan, group: PlanGroup, model: costmodels.CostMod
     steps = [facts.steps[name] for name in sorted(group.nodes, key=facts.place.__getitem__)]
     if tuple(step.name for step in steps) != group.nodes:
         yield Violation("order", where, "its nodes are not in canonical order")
-    yield from _stores(facts, group, where)
+    yield from _stores(facts, plan, group, where)
     origins = {step.node.origin for step in steps}
     if not origins - {""} <= set(group.origin) <= origins | {step.name for step in steps}:
         yield Violation("origin", where, "its nodes come from other nodes of the model than it says")
-    unfit = list(illegal(facts, steps, group.schedule.tiles, plan.profile, where))
+    unfit = list(illegal(facts, steps, group.stores, group.schedule.tiles, plan.profile, where))
     yield from unfit
     digits = Digits(steps, plan.profile.line_bytes)
-    wrong = list(ScheduleCheck(facts, steps, group.schedule.tiles, digits, where).violations())
+    wrong = list(ScheduleCheck(steps, group.stores, group.schedule.tiles, digits, where).violations())
     yield from wrong
     if not wrong and model is not None:
         yield from _price(facts, plan, group, steps, digits, model, where)
     if group.tuned is not None:
-        yield from _tuned(facts, plan, group.tuned, steps, digits, model, where)
+        yield from _tuned(facts, plan, group, group.tuned, steps, digits, model, where)
 
 
-def _stores(facts: Facts, group: PlanGroup, where: str) -> Iterator[Violation]:
-    """Exactly what others read or the caller gets is stored, once."""
-    names = set(group.nodes)
+def _stores(facts: Facts, plan: Plan, group: PlanGroup, where: str) -> Iterator[Violation]:
+    """What groups that do not compute it read, or the caller gets, is stored, by a group once, and nothing else."""
     made = [value for name in group.nodes for value in facts.steps[name].node.outputs]
+    everywhere = Counter(value for other in plan.groups for value in set(other.stores))
+
+    def needed(value: str) -> int:
+        """How many get the value from memory: groups that do not compute it, and the caller."""
+        readers, maker = facts.readers.get(value, set()), facts.maker[value]
+        return (value in facts.returned) + sum(bool(readers & set(other.nodes)) and maker not in other.nodes for other in plan.groups)
+
     for value in made:
-        if facts.leaves(value, names) and value not in group.stores:
+        if value not in everywhere and needed(value):
             yield Violation("stores", where, f"{value} is needed outside but not stored")
     for value, times in Counter(group.stores).items():
         if value not in made:
             yield Violation("stores", where, f"{value} is stored but not computed here")
-        elif not facts.leaves(value, names):
+        elif needed(value) < everywhere[value]:
             yield Violation("stores", where, f"{value} is stored but nobody outside needs it")
         elif times > 1:
             yield Violation("stores", where, f"{value} is stored {times} times")
@@ -134,7 +149,7 @@ def _price(
     facts: Facts, plan: Plan, group: PlanGroup, steps: Sequence[Step], digits: Digits, model: costmodels.CostModel, where: str
 ) -> Iterator[Violation]:
     """Count again, price again; every bit has to be the same."""
-    counts = Counts(facts, steps, group.schedule.tiles, digits, plan.profile.line_bytes)
+    counts = Counts(facts, steps, group.stores, group.schedule.tiles, digits, plan.profile.line_bytes)
     features = counts.features()
     for what, said, counted in (
         ("bytes_read", group.bytes_read, features.bytes_read),
@@ -175,17 +190,24 @@ def _half(tile: int, points: int) -> int:
 
 
 def _tuned(
-    facts: Facts, plan: Plan, tuned: Tuned, steps: Sequence[Step], digits: Digits, model: costmodels.CostModel | None, where: str
+    facts: Facts,
+    plan: Plan,
+    group: PlanGroup,
+    tuned: Tuned,
+    steps: Sequence[Step],
+    digits: Digits,
+    model: costmodels.CostModel | None,
+    where: str,
 ) -> Iterator[Violation]:
     """A tuned schedule is legal, fits, and costs what it says; it may cost more than the least."""
     where = f"{where}, tuned"
-    wrong = list(ScheduleCheck(facts, steps, tuned.schedule.tiles, digits, where).violations())
+    wrong = list(ScheduleCheck(steps, group.stores, tuned.schedule.tiles, digits, where).violations())
     yield from wrong
     if tuned.items_per_task < 1:
         yield Violation("schedule", where, f"{tuned.items_per_task} items a task")
     if wrong or model is None:
         return
-    features = Counts(facts, steps, tuned.schedule.tiles, digits, plan.profile.line_bytes).features()
+    features = Counts(facts, steps, group.stores, tuned.schedule.tiles, digits, plan.profile.line_bytes).features()
     if features.scratch_bytes > plan.profile.fast_memory_bytes:
         needs = f"one block needs {features.scratch_bytes:.0f} bytes of scratch"
         yield Violation("capacity", where, f"{needs}, {plan.profile.name} has {plan.profile.fast_memory_bytes}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 from math import prod
 
@@ -27,21 +27,24 @@ class Counts:
     facts : Facts
     steps : sequence of Step
         The members, in canonical order.
+    stores : collection of str
+        The values that are written to memory.
     tiles : sequence of Tile
         The schedule, found sound before.
     digits : Digits
     line_bytes : int
     """
 
-    def __init__(self, facts: Facts, steps: Sequence[Step], tiles: Sequence[Tile], digits: Digits, line_bytes: int) -> None:
-        self.facts, self.steps, self.tiles, self.digits, self.line = facts, steps, tiles, digits, line_bytes
+    def __init__(
+        self, facts: Facts, steps: Sequence[Step], stores: Collection[str], tiles: Sequence[Tile], digits: Digits, line_bytes: int
+    ) -> None:
+        self.facts, self.steps, self.stores, self.tiles, self.digits, self.line = facts, steps, stores, tiles, digits, line_bytes
         self.blocks: list[int] = []
         self.makers = {value: step for step in steps for value in step.node.outputs}
-        names = {step.name for step in steps}
         # what does not depend on the sizes of tiles
         self.buffers = self._buffers()
         self.live = TEMPLATE_LIVE + self._live()
-        stored = [value for value in self.makers if facts.leaves(value, names)]
+        stored = [value for value in self.makers if value in stores]
         self.written = sum(self._lines(facts.stored_bytes(value)) for value in stored)
         self.sizes, self.uses = self._regions()
 
@@ -183,14 +186,14 @@ def touched(step: Step, operand: Operand) -> tuple[tuple[int, int], ...]:
     """Return the first and last index of each dimension that a read touches, as a box within the operand."""
     if step.spec.kind == "opaque":
         return tuple((0, n - 1) for n in operand.shape)
+    if 0 in step.extents:  # no point of the loops, no read
+        return tuple((0, -1) for _ in operand.shape)
     used = {loop for dim in operand.access.dims for loop, _ in dim.terms}
     lookups = prod(n for loop, n in enumerate(step.extents) if loop not in used)
     box = []
     for dim, n in zip(operand.access.dims, operand.shape, strict=True):
         if dim.indirect:
             box.append((0, min(n, lookups) - 1))
-        elif any(step.extents[loop] == 0 for loop, _ in dim.terms):
-            box.append((0, -1))
         else:
             moves = [c * (step.extents[loop] - 1) for loop, c in dim.terms]
             low, high = dim.offset + sum(min(0, m) for m in moves), dim.offset + sum(max(0, m) for m in moves)

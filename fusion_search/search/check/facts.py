@@ -141,10 +141,6 @@ class Facts:
         found = self.graph.values[value]
         return 0 if found.dtype == RUNTIME else found.nbytes
 
-    def leaves(self, value: str, inside: set[str]) -> bool:
-        """Whether a value computed inside a set of nodes is returned or read by a node outside."""
-        return value in self.returned or bool(self.readers.get(value, set()) - inside)
-
 
 def shown(names: tuple[str, ...] | list[str]) -> str:
     """Return a few names for a message."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import networkx as nx
 
+from fusion_search.ir.graph import stored_dtype
 from fusion_search.search.plan import Tile
 from hardware_profiles import Profile
 
@@ -21,7 +22,9 @@ def live_ins(steps: Sequence[Step]) -> dict[str, int]:
     return {o.base: o.nbytes for step in steps for o in step.operands if o.base not in made and not o.parameter}
 
 
-def illegal(facts: Facts, steps: Sequence[Step], tiles: Sequence[Tile], profile: Profile, where: str) -> Iterator[Violation]:
+def illegal(
+    facts: Facts, steps: Sequence[Step], stores: Collection[str], tiles: Sequence[Tile], profile: Profile, where: str
+) -> Iterator[Violation]:
     """Yield every rule of the space that a set of nodes breaks under the outer loops that the plan states."""
     names = [step.name for step in steps]
     if len(steps) > MAX_NODES:
@@ -31,6 +34,9 @@ def illegal(facts: Facts, steps: Sequence[Step], tiles: Sequence[Tile], profile:
     alone = [step.name for step in steps if step.spec.kind == "opaque"]
     if alone:
         yield Violation("opaque", where, f"{shown(alone)} cannot share a kernel")
+    writers = [step.name for step in steps if step.spec.kind == "scatter"]
+    if writers:
+        yield Violation("scatter", where, f"{shown(writers)} cannot share a kernel: data says where they write")
     heavy = [step.name for step in steps if step.spec.kind in ("contract", "window")]
     if len(heavy) > MAX_CONTRACTIONS:
         yield Violation("contractions", where, f"{len(heavy)} contractions and windows, at most {MAX_CONTRACTIONS} are allowed")
@@ -57,12 +63,12 @@ def illegal(facts: Facts, steps: Sequence[Step], tiles: Sequence[Tile], profile:
     parts = [sorted(name for kind, name in part if kind == "node") for part in nx.connected_components(ties)]
     if len(parts) > 1:
         yield Violation("shared-loops", where, f"nothing joins {shown(min(parts))} to the rest")
-    leaving = [value for value in made if facts.leaves(value, set(names))]
+    leaving = [value for value in made if value in stores]
     if len(outside) + len(leaving) > profile.operand_limit:
         touched = f"{len(outside)} tensors read and {len(leaving)} written"
         yield Violation("operands", where, f"{touched}, {profile.name} allows {profile.operand_limit}")
     for value in sorted({*outside, *made}):
-        dtype = facts.graph.values[value].dtype.name
+        dtype = stored_dtype(facts.graph.values[value].dtype)
         if dtype not in profile.dtypes:
             yield Violation("dtype", where, f"{value} is {dtype}, which {profile.name} does not support")
     present = {step.node.op for step in steps} | {step.node.origin_op for step in steps}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from math import prod
 
@@ -11,7 +11,7 @@ from fusion_search.ir.graph import Shape
 from fusion_search.search.plan import OuterLoop, Tile
 
 from .digits import Digit, Digits, flat_form, same_digit, strides
-from .facts import Facts, Operand, Step, Violation
+from .facts import Operand, Step, Violation
 
 #: Points of the reader's loops that are tried on every inner edge, beside the proof.
 SAMPLES = 3
@@ -36,9 +36,10 @@ class ScheduleCheck:
 
     Parameters
     ----------
-    facts : Facts
     steps : sequence of Step
         The members, in canonical order.
+    stores : collection of str
+        The values that are written to memory.
     tiles : sequence of Tile
         What the plan says.
     digits : Digits
@@ -47,8 +48,8 @@ class ScheduleCheck:
         Name of the group for messages.
     """
 
-    def __init__(self, facts: Facts, steps: Sequence[Step], tiles: Sequence[Tile], digits: Digits, where: str) -> None:
-        self.facts, self.steps, self.tiles, self.digits, self.where = facts, steps, tiles, digits, where
+    def __init__(self, steps: Sequence[Step], stores: Collection[str], tiles: Sequence[Tile], digits: Digits, where: str) -> None:
+        self.steps, self.stores, self.tiles, self.digits, self.where = steps, set(stores), tiles, digits, where
         self.loops = [loop for tile in tiles for loop in tile.loops]
         self.makers = {value: step for step in steps for value in step.node.outputs}
 
@@ -80,6 +81,8 @@ class ScheduleCheck:
                     yield f"{name} has no loop {index}"
                 elif index >= members[name].domain.rank:
                     yield f"loop {index} of {name} is a reduction"
+                elif index in members[name].domain.scattered:
+                    yield f"along loop {index} of {name} data says what is written"
                 elif step < 1 or (members[name].extents[index] % (step * loop.extent) if loop.extent else members[name].extents[index]):
                     yield f"loop {index} of {name} has no digit of step {step} and extent {loop.extent}"
 
@@ -106,11 +109,8 @@ class ScheduleCheck:
                     yield f"{step.name} would have to carry outer loop {k} twice"
                 elif mine and step.name not in loop.carried:
                     yield f"outer loop {k}: {step.name} has it but is not said to carry it"
-                elif step.name not in loop.carried and any(self._leaves(value) for value in step.node.outputs):
+                elif step.name not in loop.carried and not self.stores.isdisjoint(step.node.outputs):
                     yield f"outer loop {k}: {step.name} is stored but does not carry it"
-
-    def _leaves(self, value: str) -> bool:
-        return self.facts.leaves(value, {step.name for step in self.steps})
 
     def _overlaps(self) -> Iterator[str]:
         for step in self.steps:

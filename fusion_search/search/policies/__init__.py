@@ -1,7 +1,7 @@
 """The fusion policies of known compilers as baselines: published rules, applied in our space and priced by our J.
 
 Each takes a space and returns the groups of an acyclic partition in execution order. They are written from what the
-projects publish about their rules, not from their code, and merge only what the space calls legal, so that every plan
+projects publish about their rules, as we read it, not from their code, and merge only what the space calls legal, so that every plan
 can be compared with the optimum of the same space. What a rule needs and the space does not have, such as a copy of a
 producer for each of its consumers, is left out or replaced; the docstring of each file says by what. So the figures say
 what a *policy* is worth on these costs, not how fast a compiler's code is.
@@ -21,7 +21,7 @@ from fusion_search.search.policies.xla_priority import xla_priority
 
 __all__ = ["POLICIES"]
 
-POLICIES: dict[str, Callable[[GroupSpace], tuple[int, ...]]] = {
+POLICIES: dict[str, Callable[[GroupSpace, float], tuple[int, ...]]] = {
     "xla-priority": xla_priority,
     "xla-instruction": xla_instruction,
     "inductor": inductor,
@@ -29,4 +29,4 @@ POLICIES: dict[str, Callable[[GroupSpace], tuple[int, ...]]] = {
     "ort-patterns": ort_patterns,
     "linear-clusters": linear_clusters,
 }
-"""Policies by the name of their method."""
+"""Policies by the name of their method. Each takes a space, and when to merge no more on the clock of `time.monotonic`."""

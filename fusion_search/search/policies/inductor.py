@@ -1,11 +1,12 @@
 """TorchInductor's scheduler: pairs of nodes by the bytes that they share, in rounds, with a limit on the size of a kernel.
 
-Published rule (Ansel et al., "PyTorch 2", ASPLOS 2024, section on fusion; defaults of `torch._inductor.config`): find all pairs that
-may be fused, vertical or horizontal; score each by the kind of fusion, then by the bytes of the buffers that both read or write,
-then by how near they are in the order; fuse greedily from the highest score; do so in rounds until nothing changes, at most ten. A
-pair that shares fewer than 10 bytes is not fused, nor one of more than 64 nodes. Pointwise loops fuse when they have as many
-iterations; a reduction with pointwise loops over its output or its input; two reductions when both numbers agree. Templates, the
-generated products, take pointwise epilogues and nothing before them.
+Published rule (Ansel et al., "PyTorch 2: Faster Machine Learning Through Dynamic Python Bytecode Transformation and Graph
+Compilation", ASPLOS 2024, on the scheduler; defaults of `torch._inductor.config`: `max_fusion_size`,
+`score_fusion_memory_threshold`): find all pairs that may be fused, vertical or horizontal; score each by the kind of fusion, then
+by the bytes of the buffers that both read or write, then by how near they are in the order; fuse greedily from the highest score;
+do so in rounds until nothing changes, at most ten. A pair that shares fewer than 10 bytes is not fused, nor one of more than 64
+nodes. Pointwise loops fuse when they have as many iterations; a reduction with pointwise loops over its output or its input; two
+reductions when both numbers agree. Templates, the generated products, take pointwise epilogues and nothing before them.
 
 Adapted: products, convolutions and pools are templates, as with autotuning; by default most are library calls and take nothing. The
 inlining of cheap producers into several consumers, which copies, has no counterpart in the space.
@@ -30,7 +31,7 @@ ROUNDS = 10
 _ATTEMPTS = 64 * 63 // 2
 
 
-def inductor(space: GroupSpace) -> tuple[int, ...]:
+def inductor(space: GroupSpace, deadline: float = float("inf")) -> tuple[int, ...]:
     """Fuse pairs of groups by shared bytes.
 
     Returns
@@ -38,7 +39,7 @@ def inductor(space: GroupSpace) -> tuple[int, ...]:
     tuple of int
         The groups in execution order. At most ten rounds of O(pairs log pairs).
     """
-    scheduler = _Scheduler(Board(space))
+    scheduler = _Scheduler(Board(space, deadline))
     for _ in range(ROUNDS):
         if not scheduler.fuse_once():
             break

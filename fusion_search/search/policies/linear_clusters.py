@@ -1,8 +1,8 @@
 """Linear clusters: maximal chains of operators that have one consumer each.
 
-Published rule: a task and its only dependent become one task, again and again (linear clustering: Kim and Browne, "A general
-approach to mapping of parallel computations upon multiprocessor architectures", 1988; `fuse_linear` in the documentation of
-Dask). The simplest policy in use, and what many runtimes do before anything else.
+Published rule: a task and its only dependent become one task, again and again (a special case of linear clustering, after Kim and
+Browne, ICPP 1988; Dask calls it `dask.optimization.fuse_linear`). The simplest policy in use, and what many runtimes do before
+anything else.
 
 Adapted: weights and other constants do not count as dependencies. Where two chains end in one operator the one that its first
 operand comes from goes on and the others end. A chain is cut where the space refuses the merge, before a second contraction,
@@ -17,7 +17,7 @@ from fusion_search.search.policies.rules import Board
 __all__ = ["linear_clusters"]
 
 
-def linear_clusters(space: GroupSpace) -> tuple[int, ...]:
+def linear_clusters(space: GroupSpace, deadline: float = float("inf")) -> tuple[int, ...]:
     """Merge maximal chains of single-consumer operators.
 
     Returns
@@ -25,7 +25,7 @@ def linear_clusters(space: GroupSpace) -> tuple[int, ...]:
     tuple of int
         The groups in execution order. O(edges) merges tried.
     """
-    board = Board(space)
+    board = Board(space, deadline)
     for v, member in enumerate(space.program.members):
         producers = dict.fromkeys(operand.producer for operand in member.operands if operand.producer >= 0)
         for producer in producers:

@@ -1,9 +1,10 @@
 """ONNX Runtime's graph optimisations: a list of patterns of operators, each replaced by one fused operator.
 
-Published rule (ONNX Runtime documentation, "Graph Optimizations", basic and extended level): patterns over the model's own operators,
-tried one after the other: convolution with bias, scale, residual and activation; product with bias and activation; GELU, layer
-normalisation, bias with GELU, skip connection with layer normalisation, mask with softmax. Every value inside a pattern must be read
-by the pattern alone. What matches nothing runs operator by operator.
+Published rule ("Graph Optimizations in ONNX Runtime", basic and extended level,
+https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html; the patterns spell out what it names):
+patterns over the model's own operators, tried one after the other: convolution with bias, scale, residual and activation; product
+with bias and activation; GELU, layer normalisation, bias with GELU, skip connection with layer normalisation, mask with softmax.
+Every value inside a pattern must be read by the pattern alone. What matches nothing runs operator by operator.
 
 Adapted: patterns are matched on the operators that nodes come from, so that each operator is a kernel before and after. Those that
 hold several products (attention) are outside the space. A match whose nodes may not be one group here is left alone.
@@ -66,7 +67,7 @@ PATTERNS: tuple[_Pattern, ...] = tuple(
 )
 
 
-def ort_patterns(space: GroupSpace) -> tuple[int, ...]:
+def ort_patterns(space: GroupSpace, deadline: float = float("inf")) -> tuple[int, ...]:
     """Fuse what a list of patterns finds.
 
     Returns
@@ -74,7 +75,7 @@ def ort_patterns(space: GroupSpace) -> tuple[int, ...]:
     tuple of int
         The groups in execution order. O(patterns * operators), times the branching of a match.
     """
-    board = Board(space)
+    board = Board(space, deadline)
     operators = _Operators(board)
     for pattern in PATTERNS:
         for first in operators.starting(pattern.steps[0]):

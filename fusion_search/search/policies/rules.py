@@ -21,6 +21,8 @@ class Board:
     Parameters
     ----------
     space : GroupSpace
+    deadline : float
+        When to merge no more, on the clock of `time.monotonic`.
 
     Attributes
     ----------
@@ -31,13 +33,14 @@ class Board:
     """
 
     space: GroupSpace
+    deadline: float = float("inf")
     partition: Partition = field(init=False)
     reduces: int = field(init=False)
     maps: int = field(init=False)
     layouts: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.partition = Partition(self.space, derive_facts(self.space))
+        self.partition = Partition(self.space, derive_facts(self.space), deadline=self.deadline)
         self.reduces, self.maps, self.layouts = self._of("reduce"), self._of("map"), self._of("layout", "gather")
 
     def _of(self, *kinds: str) -> int:

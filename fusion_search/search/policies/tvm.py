@@ -1,10 +1,11 @@
 """TVM's operator fusion: groups between an operator and its post-dominator, by the pattern of what lies between.
 
-Published rule (Chen et al., "TVM", OSDI 2018, section 3; the description of the FuseOps pass): operators have a pattern,
-elementwise < broadcast < injective < reduction < contraction with a fusible output < opaque. In post-order, each operator
-looks at its immediate post-dominator in the tree of post-dominators and at the worst pattern on all ways there. First, a contraction
-joins a post-dominator that is elementwise to it, when all between is at most broadcast; an operator that is at most broadcast joins
-one that is injective, a reduction or a contraction's epilogue, when all between is injective. Then, in a second round, injective
+Published rule (Chen et al., "TVM: An Automated End-to-End Optimizing Compiler for Deep Learning", OSDI 2018, on operator fusion;
+the project's description of FuseOps, https://tvm.apache.org/docs/arch/fusion.html): operators have a pattern, elementwise <
+broadcast < injective < reduction < contraction with a fusible output < opaque. In post-order, each operator looks at its immediate
+post-dominator in the tree of post-dominators and at the worst pattern on all ways there. First, a contraction joins a
+post-dominator that is elementwise to it, when all between is at most broadcast; an operator that is at most broadcast joins one
+that is injective, a reduction or a contraction's epilogue, when all between is injective. Then, in a second round, injective
 operators join what is injective. A group holds at most 256 operators. Costs play no part.
 
 Adapted: a softmax is one opaque operator there and a group of its own here. A group is cut where the space refuses it.
@@ -27,7 +28,7 @@ _WHOLE = ("Softmax", "LogSoftmax")
 _NOWHERE = -1
 
 
-def tvm(space: GroupSpace) -> tuple[int, ...]:
+def tvm(space: GroupSpace, deadline: float = float("inf")) -> tuple[int, ...]:
     """Fuse operators into their post-dominators by pattern.
 
     Returns
@@ -35,7 +36,7 @@ def tvm(space: GroupSpace) -> tuple[int, ...]:
     tuple of int
         The groups in execution order. O(n * depth of the post-dominator tree) before the merges.
     """
-    fuser = _Fuser(Board(space))
+    fuser = _Fuser(Board(space, deadline))
     for injective_round in (False, True):
         for v in range(space.n):
             fuser.fuse(v, injective_round)

@@ -1,10 +1,10 @@
 """Instruction fusion of XLA's CPU backend: each consumer takes in the producers that it can compute in its own loop.
 
-Published rule (XLA documentation, pass "instruction fusion", and the description of its CPU backend's rules): visit the
-instructions in reverse post-order; fuse a producer into its consumer when the producer can be computed inside a loop
-(elementwise, layout, gather, reduction), unless it is expensive and the consumer uses its elements several times. Products are
-library calls: a matrix-vector product may take in its operand's producer, and the addition that follows it. Nothing looks at
-costs.
+Published rule (what the XLA project says of its instruction fusion pass and of the CPU backend's use of it, in documentation and
+discussions; the order and the cases below are our reading of it): visit the instructions in reverse post-order; fuse a producer
+into its consumer when the producer can be computed inside a loop (elementwise, layout, gather, reduction), unless it is expensive
+and the consumer uses its elements several times. Products are library calls: a matrix-vector product may take in its operand's
+producer, and the addition that follows it. Nothing looks at costs.
 
 Adapted: XLA copies cheap producers into each of several consumers; the space has no copies, so a producer is fused when all
 that read it are in the consumer by then. Expensive are transcendental functions and reductions. Windows are library calls too.
@@ -19,7 +19,7 @@ from fusion_search.search.space import bits
 __all__ = ["xla_instruction"]
 
 
-def xla_instruction(space: GroupSpace) -> tuple[int, ...]:
+def xla_instruction(space: GroupSpace, deadline: float = float("inf")) -> tuple[int, ...]:
     """Fuse producers into consumers in reverse post-order.
 
     Returns
@@ -27,7 +27,7 @@ def xla_instruction(space: GroupSpace) -> tuple[int, ...]:
     tuple of int
         The groups in execution order. O(edges) merges tried.
     """
-    board = Board(space)
+    board = Board(space, deadline)
     partition = board.partition
     for v in reversed(range(space.n)):
         tried = 0

@@ -1,11 +1,12 @@
 """Priority fusion of XLA's GPU backend: the producer whose fusion saves most time goes first, until none saves any.
 
-Published rule (OpenXLA documentation, "XLA:GPU architecture" and the description of the priority fusion pass): a producer's
-priority is the estimated time of producer and consumers apart, less the time with the producer inside every consumer. The
-producer of highest priority is fused, the priorities of its neighbours are computed again, and the pass ends when the highest is
-negative. Producer and consumer may not both hold a reduction. Before it, rewriters give products and convolutions, which are
-library calls, their bias, residual and activation. After it, the pass for fusions with several outputs merges producers with one
-of their consumers, and siblings that read one value, where the estimate says that this is faster.
+Published rule (OpenXLA's own account of priority fusion and of the cost model behind it: "Cost Models in XLA GPU - Present and
+Future", https://github.com/openxla/xla/discussions/10065, and the RFC that it names): a producer's priority is the estimated time
+of producer and consumers apart, less the time with the producer inside every consumer. The producer of highest priority is fused,
+the priorities of its neighbours are computed again, and the pass ends when the highest is negative. Producer and consumer may not
+both hold a reduction. Before it, rewriters give products and convolutions, which are library calls, their bias, residual and
+activation. After it, the pass for fusions with several outputs merges producers with one of their consumers, and siblings that read
+one value, where the estimate says that this is faster.
 
 Adapted: times are our J. The space has no copies, so a producer and all its consumers become one group rather than one for each
 consumer; where that is illegal only the last pass can fuse it.
@@ -28,7 +29,7 @@ _EPILOGUE = 3
 _SIBLINGS = 8
 
 
-def xla_priority(space: GroupSpace) -> tuple[int, ...]:
+def xla_priority(space: GroupSpace, deadline: float = float("inf")) -> tuple[int, ...]:
     """Fuse producers into all their consumers in the order of what that saves.
 
     Returns
@@ -36,7 +37,7 @@ def xla_priority(space: GroupSpace) -> tuple[int, ...]:
     tuple of int
         The groups in execution order. A heap of producers; each merge evaluates its neighbours again.
     """
-    board = Board(space)
+    board = Board(space, deadline)
     board.join_epilogues(_EPILOGUE)
     _into_all_consumers(board)
     _several_outputs(board)

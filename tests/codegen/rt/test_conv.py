@@ -1,9 +1,8 @@
 """Convolution and pooling tiles against NumPy."""
 
 import numpy as np
-import pytest
 
-from fusion_search.codegen.rt import conv, driver
+from fusion_search.codegen.rt import conv
 from tests.codegen.rt.helpers import call, same_bits
 
 
@@ -47,7 +46,7 @@ def random_case(rng, trial):
 
 def test_random_convolutions():
     rng = np.random.default_rng(1)
-    tile = call(conv.conv_address("conv_tile"), 13)
+    tile = call(conv.conv_address("conv_tile"), conv.CONV_ARGUMENTS)
     done = 0
     for trial in range(250):
         groups, ic, oc = (int(rng.choice(v)) for v in ([1, 1, 2, 3, 8], [1, 1, 2, 5, 16, 33], [1, 1, 2, 6, 13, 64]))
@@ -68,20 +67,24 @@ def test_random_convolutions():
             w.reshape(groups, oc, ic, *kernel).astype(np.float64),
             optimize=True,
         )
+        bias = rng.standard_normal(groups * oc).astype(np.float32)
+        given = bias.ctypes.data if trial % 3 else 0
+        if given:
+            reference += bias.reshape(groups, oc, 1, 1)
         out = np.full((images, groups, oc, oh, ow), np.nan, np.float32)
         wide = np.full((images, groups, oc, oh, ow + 3), np.nan, np.float32)
 
-        def run(into, image, group, o, h, row, desc=desc, x=x, w=w, scratch=scratch, oh=oh):
-            dst = into[image, group, o[0] :, h[0] :].ctypes.data
-            addresses = desc.ctypes.data, x.ctypes.data, w.ctypes.data, dst
-            tile(*addresses, image, group, *o, *h, oh * row, row, scratch.ctypes.data)
+        def run(into, image, g, o, h, row, desc=desc, x=x, w=w, given=given, scratch=scratch, oh=oh, oc=oc):
+            dst = into[image, g[0], o[0] :, h[0] :].ctypes.data
+            addresses = desc.ctypes.data, x.ctypes.data, w.ctypes.data, given, dst
+            tile(*addresses, image, *g, *o, *h, oc * oh * row, oh * row, row, scratch.ctypes.data)
 
         for image in range(images):
-            for group in range(groups):
-                run(out, image, group, (0, oc), (0, oh), ow)
+            run(out, image, (0, groups), (0, oc), (0, oh), ow)
+            for g in cut(rng, groups):
                 for o in cut(rng, oc):
                     for h in cut(rng, oh):
-                        run(wide, image, group, o, h, ow + 3)
+                        run(wide, image, g, o, h, ow + 3)
         np.testing.assert_allclose(out, reference, rtol=1e-4, atol=2e-4, err_msg=str(shape))
         assert same_bits(out, wide[..., :ow]), shape
         assert np.isnan(wide[..., ow:]).all()
@@ -91,7 +94,7 @@ def test_random_convolutions():
 
 def test_random_pools():
     rng = np.random.default_rng(2)
-    tile = call(conv.conv_address("pool_tile"), 12)
+    tile = call(conv.conv_address("pool_tile"), conv.POOL_ARGUMENTS)
     for trial in range(150):
         kernel, strides, dilations, size, pads, (oh, ow) = random_case(rng, trial)
         if oh <= 0 or ow <= 0:
@@ -117,29 +120,3 @@ def test_random_pools():
                 np.testing.assert_allclose(out[..., :ow], view.sum(-1), rtol=1e-5, atol=1e-5)
             assert (out[..., ow] == 7).all()
             assert intact()
-
-
-@pytest.mark.parametrize(("ic", "oc", "size", "k", "groups"), [(16, 100, 14, 3, 1), (24, 24, 9, 3, 24), (32, 16, 8, 1, 1)])
-def test_items_through_the_driver(ic, oc, size, k, groups):
-    rng = np.random.default_rng(3)
-    x = rng.standard_normal((2, ic, size, size)).astype(np.float32)
-    w = rng.standard_normal((oc, ic // groups, k, k)).astype(np.float32)
-    pad = k // 2
-    shape = conv.WindowShape(ic, oc, size, size, size, size, (k, k), pad_top=pad, pad_left=pad, groups=groups)
-    desc = shape.descriptor()
-    stride = conv.conv_scratch_bytes(shape) + 64
-    scratch = np.zeros(2 * stride, np.uint8)
-    results = set()
-    for threads in (1, 2):
-        for blocks in (conv.choose_blocks(shape, 2, threads), (7, 3), (oc // groups, size)):
-            out = np.zeros((2, oc, size, size), np.float32)
-            table = conv.conv_argtable(desc, x.ctypes.data, w.ctypes.data, out.ctypes.data, *blocks)
-            items = conv.conv_items(shape, 2, *blocks)
-            steps = np.array([[conv.conv_address("conv_items"), table.ctypes.data, items, 1, scratch.ctypes.data, stride]], np.int64)
-            driver.run_plan(steps, 1, threads)
-            results.add(out.tobytes())
-    assert len(results) == 1
-    view = windows(x, (k, k), (1, 1), (1, 1), pad, pad, (size, size), 0)
-    view = view.reshape(2, groups, ic // groups, size, size, k, k)
-    expected = np.einsum("ngchwij,gocij->ngohw", view, w.reshape(groups, -1, ic // groups, k, k))
-    np.testing.assert_allclose(out, expected.reshape(out.shape), rtol=1e-4, atol=1e-4)

@@ -6,7 +6,7 @@ import pytest
 from fusion_search.codegen.rt.gemm import gemm_address, gemm_scratch_bytes
 from tests.codegen.rt.helpers import call, same_bits
 
-SIZES = [0, 1, 2, 3, 5, 6, 7, 13, 17, 31, 64, 65, 70, 97, 130]
+SIZES = [0, 1, 2, 3, 5, 6, 7, 13, 17, 31, 49, 64, 65, 70, 97, 130]
 
 
 def multiply(a, b, c, beta=0):
@@ -66,6 +66,20 @@ def test_random_shapes(dtype):
             for cols in (slice(0, j), slice(j, n)):
                 multiply(a[rows], b[:, cols], pieces[rows, cols], beta)
         assert same_bits(pieces, c), (m, n, k, a.strides, b.strides, beta)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_start_from_a_vector(dtype):
+    rng = np.random.default_rng(2)
+    for trial in range(200):
+        m, n, k = (int(v) for v in rng.choice(SIZES, 3))
+        k = int(rng.integers(380, 900)) if trial % 16 == 0 else k
+        a, b = matrix(rng, m, k, dtype), matrix(rng, k, n, dtype)
+        start = rng.standard_normal(m).astype(dtype)
+        first, second = np.full((m, n), np.nan, dtype), np.repeat(start[:, None], n, 1)
+        multiply(a, b, first, start.ctypes.data)
+        multiply(a, b, second, 1)
+        assert same_bits(first, second), (m, n, k, a.strides, b.strides)
 
 
 def test_k_may_be_split_by_beta():

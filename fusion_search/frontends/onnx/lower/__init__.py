@@ -1,4 +1,7 @@
-"""The lowering rules: one ordered dict from the model's operators to functions, built from the modules in this folder."""
+"""The lowering rules: one ordered dict from the model's operators to functions, built from the modules in this folder.
+
+Operators of another domain than the standard's own have its name and a dot before theirs.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,12 @@ from fusion_search.frontends.onnx.lower import (
     quantisation,
     reduction,
     resize,
+    sampling,
     scan,
+    scatter,
     sequence,
+    spectral,
+    training,
     window,
 )
 from fusion_search.frontends.onnx.lower.context import Rule
@@ -31,6 +38,10 @@ RULES: dict[str, Rule] = {
     **layout.RULES,
     **indexing.RULES,
     **resize.RULES,
+    **sampling.RULES,
+    **scatter.RULES,
+    **spectral.RULES,
+    **training.RULES,
     **scan.RULES,
     **sequence.RULES,
 }

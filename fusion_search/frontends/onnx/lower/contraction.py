@@ -1,12 +1,14 @@
-"""Lowering of matrix products and convolutions."""
+"""Lowering of matrix products, determinants and convolutions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule
+from fusion_search.frontends.onnx.lower.formula import Term
 
 
 def matmul(ctx: Lowering, call: Call) -> list[Item]:
@@ -193,4 +195,36 @@ def _shuffle(ctx: Lowering, x: str, w: str, bias: str, groups: int, kernel: Sequ
     return ctx.view(joined, (xs[0], groups * m, *(n * k for n, k in zip(xs[2:], kernel, strict=True))))
 
 
-RULES: dict[str, Rule] = {"MatMul": matmul, "Gemm": gemm, "Conv": conv, "ConvTranspose": conv_transpose}
+#: The largest matrices whose determinant is written out; larger ones take an elimination with a choice of pivots.
+_WRITTEN_OUT = 4
+
+
+def det(ctx: Lowering, call: Call) -> list[Item]:
+    """The determinant of small matrices, expanded along the first row."""
+    x = call.tensor(0)
+    dtype, shape = ctx.dtype(x), ctx.shape(x)
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise ValueError(f"the operand must be square matrices, got {list(shape)}")
+    if not ctx.is_float(x) or not 1 <= shape[-1] <= _WRITTEN_OUT:
+        raise NotLowered
+    x = ctx.widen(x)
+    lead, n = shape[:-2], shape[-1]
+
+    def element(i: int, j: int) -> Term:
+        starts = (*(0,) * len(lead), i, j)
+        return Term(ctx, ctx.view(ctx.op("Slice", x, part="element", starts=starts, steps=(1,) * len(shape), sizes=(*lead, 1, 1)), lead))
+
+    minors: dict[tuple[int, ...], Term] = {(j,): element(n - 1, j) for j in range(n)}
+    for row in reversed(range(n - 1)):  # minors of the last rows, by their columns
+        found: dict[tuple[int, ...], Term] = {}
+        for columns in combinations(range(n), n - row):
+            total = element(row, columns[0]) * minors[columns[1:]]
+            for k in range(1, len(columns)):
+                term = element(row, columns[k]) * minors[(*columns[:k], *columns[k + 1 :])]
+                total = total - term if k % 2 else total + term
+            found[columns] = total
+        minors = found
+    return [ctx.narrow(minors[tuple(range(n))].name, dtype)]
+
+
+RULES: dict[str, Rule] = {"MatMul": matmul, "Gemm": gemm, "Conv": conv, "ConvTranspose": conv_transpose, "Det": det}

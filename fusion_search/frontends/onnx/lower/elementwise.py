@@ -8,6 +8,7 @@ import numpy as np
 from onnx import helper
 
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule
+from fusion_search.frontends.onnx.lower.narrow import NARROW, convert
 from fusion_search.frontends.onnx.tensors import CORE_DTYPES
 
 
@@ -39,7 +40,9 @@ def dropout(ctx: Lowering, call: Call) -> list[Item]:
     """Inference: the operand itself, and a mask that keeps everything."""
     x = call.tensor(0)
     if call.opset >= 12 and call.tensor(2) and bool(ctx.known(call.tensor(2)).reshape(-1)[0]):
-        raise NotLowered
+        ratio = ctx.known(call.tensor(1)) if call.tensor(1) else np.asarray(0.5)
+        if float(ratio.reshape(-1)[0]) != 0.0:  # every run draws again
+            raise NotLowered
     mask = ""
     if call.wants(1):
         dtype = np.dtype(bool) if call.opset >= 10 else ctx.dtype(x)
@@ -48,12 +51,15 @@ def dropout(ctx: Lowering, call: Call) -> list[Item]:
 
 
 def cast(ctx: Lowering, call: Call) -> list[Item]:
-    """Conversion between the dtypes that core operators compute with."""
+    """Conversion between dtypes."""
     x = call.tensor(0)
     if call.op == "CastLike":
         to = ctx.dtype(call.tensor(1))
     else:
         to = np.dtype(helper.tensor_dtype_to_np_dtype(call.attrs["to"]))
+    if to in NARROW or ctx.dtype(x) in NARROW:
+        how = {"saturate": bool(call.attrs.get("saturate", 1)), "round_mode": call.attrs.get("round_mode", "up")}
+        return [x if ctx.dtype(x) == to else convert(ctx, x, to, **how)]
     if to not in CORE_DTYPES:
         raise NotLowered
     return [x if ctx.dtype(x) == to else ctx.op("Cast", x, to=to.name)]
@@ -264,6 +270,13 @@ def gelu(ctx: Lowering, call: Call) -> list[Item]:
     return [ctx.op("Mul", half, ctx.op("Add", curve, _num(ctx, x, 1), part="plus1"), part="mul")]
 
 
+def binarizer(ctx: Lowering, call: Call) -> list[Item]:
+    """1 above a threshold, 0 elsewhere."""
+    x = call.tensor(0)
+    above = ctx.op("Greater", x, _num(ctx, x, call.attrs.get("threshold", 0.0)), part="greater")
+    return [ctx.cast(above, ctx.dtype(x), part="cast")]
+
+
 RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("Abs", "Neg", "Sign", "Relu", "Add", "Sub", "Mul", "Div", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"), same
@@ -317,4 +330,5 @@ RULES: dict[str, Rule] = {
     "Softsign": softsign,
     "Swish": swish,
     "Gelu": gelu,
+    "ai.onnx.ml.Binarizer": binarizer,
 }

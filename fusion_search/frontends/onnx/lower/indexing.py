@@ -8,6 +8,7 @@ import numpy as np
 from onnx import numpy_helper
 
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule, axis_of
+from fusion_search.frontends.onnx.lower.formula import Term
 from fusion_search.frontends.onnx.lower.layout import broadcast, cut
 from fusion_search.frontends.onnx.tensors import CORE_DTYPES, sparse_array, tensor_array
 from fusion_search.ir.spec import Array
@@ -81,7 +82,7 @@ def gather(ctx: Lowering, call: Call) -> list[Item]:
     axis = axis_of(call.attrs.get("axis", 0), len(extents))
     known, extent = ctx.const(index), extents[axis]
     if known is not None:
-        _check_index(known, extent)
+        check_index(known, extent)
         flat = np.where(known < 0, known + extent, known).reshape(-1)
         step = int(flat[1] - flat[0]) if flat.size > 1 else 1
         if flat.size and known.ndim <= 1 and step and bool((np.diff(flat) == step).all()):
@@ -92,7 +93,8 @@ def gather(ctx: Lowering, call: Call) -> list[Item]:
     return [ctx.op("Gather", x, index, axis=axis)]
 
 
-def _check_index(index: Array, extent: int) -> None:
+def check_index(index: Array, extent: int) -> None:
+    """Refuse known indices outside a dimension."""
     if index.size and not -extent <= int(index.min()) <= int(index.max()) < extent:
         raise ValueError(f"index {int(index.min())} to {int(index.max())} is outside of {extent} elements")
 
@@ -105,7 +107,7 @@ def gather_elements(ctx: Lowering, call: Call) -> list[Item]:
         raise ValueError(f"indices {list(ctx.shape(index))} must have as many dimensions as data {list(ctx.shape(x))}")
     known = ctx.const(index)
     if known is not None:
-        _check_index(known, ctx.shape(x)[axis])
+        check_index(known, ctx.shape(x)[axis])
     return [ctx.op("GatherElements", x, index, axis=axis)]
 
 
@@ -125,8 +127,53 @@ def gather_nd(ctx: Lowering, call: Call) -> list[Item]:
     known = ctx.const(index)
     if known is not None:
         for d in range(known.shape[-1]):
-            _check_index(known[..., d], ctx.shape(x)[d])
+            check_index(known[..., d], ctx.shape(x)[d])
     return [ctx.op("GatherND", x, index)]
+
+
+def reverse_sequence(ctx: Lowering, call: Call) -> list[Item]:
+    """The first elements of each sequence of a batch the other way round, as many as its length says."""
+    x, lengths = call.tensor(0), call.tensor(1)
+    extents = ctx.shape(x)
+    time, batch = axis_of(call.attrs.get("time_axis", 0), len(extents)), axis_of(call.attrs.get("batch_axis", 1), len(extents))
+    if time == batch or ctx.shape(lengths) != (extents[batch],):
+        raise ValueError(f"lengths {list(ctx.shape(lengths))} do not fit axis {batch} of {list(extents)}")
+    rows = (extents[batch], extents[time])
+    order = (batch, time, *(d for d in range(len(extents)) if d not in (batch, time)))
+    turned = ctx.op("Transpose", x, part="lead", perm=order) if order != tuple(range(len(extents))) else x
+    shape = ctx.shape(turned)
+    at = Term(ctx, ctx.constant(np.arange(rows[1], dtype=np.int64)))
+    length = Term(ctx, lengths).cast(np.int64).view(rows[0], 1)
+    place = (at < length).where(length - 1 - at, at) + at.array(np.arange(rows[0])[:, None] * rows[1])
+    flat = ctx.view(turned, (math.prod(rows), *shape[2:]))
+    read = ctx.view(ctx.op("Gather", flat, place.view(math.prod(rows)).name, part="gather", axis=0), shape)
+    back = tuple(int(d) for d in np.argsort(order))
+    return [ctx.op("Transpose", read, part="back", perm=back) if order != tuple(range(len(extents))) else read]
+
+
+def compress(ctx: Lowering, call: Call) -> list[Item]:
+    """The places where a known condition holds."""
+    x, condition = call.tensor(0), ctx.known(call.tensor(1)).reshape(-1)
+    extents, axis = ctx.shape(x), 0
+    if "axis" in call.attrs:
+        axis = axis_of(call.attrs["axis"], len(extents))
+    else:
+        x = ctx.view(x, (math.prod(extents),))
+    places = np.flatnonzero(condition)
+    if places.size and places[-1] >= ctx.shape(x)[axis]:
+        raise ValueError(f"a condition of {condition.size} elements is longer than axis {axis} of {list(extents)}")
+    return [ctx.op("Gather", x, ctx.constant(places.astype(np.int64)), axis=axis)]
+
+
+def array_feature_extractor(ctx: Lowering, call: Call) -> list[Item]:
+    """Chosen columns; a vector becomes one row."""
+    x, index = call.tensor(0), call.tensor(1)
+    extents = ctx.shape(x)
+    if not extents:
+        raise ValueError("the operand must have at least one dimension")
+    x = x if len(extents) > 1 else ctx.view(x, (1, *extents))
+    count = math.prod(ctx.shape(index))
+    return [ctx.op("Gather", x, ctx.view(index, (count,)), axis=len(ctx.shape(x)) - 1)]
 
 
 def trilu(ctx: Lowering, call: Call) -> list[Item]:
@@ -145,6 +192,8 @@ def trilu(ctx: Lowering, call: Call) -> list[Item]:
 def one_hot(ctx: Lowering, call: Call) -> list[Item]:
     """Comparison of the indices with 0 .. depth - 1, then a choice."""
     index, depth, values = call.tensor(0), int(ctx.known(call.tensor(1)).reshape(-1)[0]), call.tensor(2)
+    if ctx.is_float(index):  # places that happen to be stored as floats
+        index = ctx.cast(index, np.dtype(np.int64), part="places")
     extents, dtype = ctx.shape(index), ctx.dtype(index)
     axis = axis_of(call.attrs.get("axis", -1), len(extents) + 1)
     if dtype.kind not in "iu" or depth < 1 or depth > _LARGEST:
@@ -168,6 +217,9 @@ RULES: dict[str, Rule] = {
     "Gather": gather,
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
+    "ReverseSequence": reverse_sequence,
+    "Compress": compress,
+    "ai.onnx.ml.ArrayFeatureExtractor": array_feature_extractor,
     "Trilu": trilu,
     "OneHot": one_hot,
 }

@@ -10,6 +10,7 @@ from onnx import helper
 
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule, axis_of
 from fusion_search.frontends.onnx.lower.contraction import auto_pads, convolve, window_attrs
+from fusion_search.frontends.onnx.lower.narrow import FLOATS, NARROW, decode, encode, iinfo
 from fusion_search.frontends.onnx.tensors import CORE_DTYPES
 
 _F32, _I32 = np.dtype(np.float32), np.dtype(np.int32)
@@ -48,7 +49,7 @@ class _Blocks:
 
 def limits(dtype: np.dtype[Any]) -> tuple[int, int]:
     """Smallest and largest number of an integer type."""
-    info = np.iinfo(dtype)
+    info = iinfo(dtype)
     return int(info.min), int(info.max)
 
 
@@ -58,20 +59,25 @@ def _saturated(ctx: Lowering, x: str, dtype: np.dtype[Any], zero: str, wide: np.
     if zero:
         rounded = ctx.op("Add", rounded, ctx.cast(zero, wide, part="zero"), part="shift")
     low, high = limits(dtype)
-    return ctx.cast(ctx.op("Clip", rounded, ctx.scalar(low, wide), ctx.scalar(high, wide), part="saturate"), dtype, part="quantise")
+    clipped = ctx.op("Clip", rounded, ctx.scalar(low, wide), ctx.scalar(high, wide), part="saturate")
+    return encode(ctx, clipped, dtype) if dtype in NARROW else ctx.cast(clipped, dtype, part="quantise")
 
 
 def quantize(ctx: Lowering, call: Call) -> list[Item]:
     """saturate(round(x / scale) + zero point), the division in the scale's type or the one asked for."""
     x, scale, zero = call.tensor(0), call.tensor(1), call.tensor(2)
     to = ctx.dtype(zero) if zero else _dtype(call, "output_dtype") or np.dtype(np.uint8)
-    if to not in CORE_DTYPES or to.kind not in "iu" or ctx.dtype(scale) not in CORE_DTYPES:
+    if (to not in NARROW and to.kind not in "iu") or any(ctx.dtype(name) not in CORE_DTYPES for name in (x, scale)):
         raise NotLowered
     blocks = _Blocks(ctx, call)
     division = _dtype(call, "precision") or ctx.dtype(scale)
     x = ctx.view(ctx.cast(x, division, part="widen"), blocks.view)
     quotient = ctx.op("Div", x, blocks.parameter(ctx.cast(scale, division, part="scale")), part="div")
     wide = _F32 if division.itemsize < 4 else division
+    zero = decode(ctx, zero) if zero and to in NARROW else zero
+    if to in FLOATS:  # their zero points are 0
+        out = encode(ctx, quotient, to, saturate=bool(call.attrs.get("saturate", 1)))
+        return [ctx.view(out, blocks.shape)]
     out = _saturated(ctx, ctx.cast(quotient, wide, part="quotient"), to, blocks.parameter(zero) if zero else "", wide)
     return [ctx.view(out, blocks.shape)]
 
@@ -80,7 +86,8 @@ def dequantize(ctx: Lowering, call: Call) -> list[Item]:
     """(x - zero point) scale, computed in float32 and rounded once."""
     x, scale, zero = call.tensor(0), call.tensor(1), call.tensor(2)
     to = _dtype(call, "output_dtype") or ctx.dtype(scale)
-    if to not in CORE_DTYPES or ctx.dtype(x) not in CORE_DTYPES:
+    x, zero = (decode(ctx, name) if name and ctx.dtype(name) in NARROW else name for name in (x, zero))
+    if to not in CORE_DTYPES or any(ctx.dtype(name) not in CORE_DTYPES for name in (x, scale)):
         raise NotLowered
     blocks = _Blocks(ctx, call)
     value = ctx.view(ctx.cast(x, _F32, part="widen"), blocks.view)

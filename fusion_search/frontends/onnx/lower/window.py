@@ -9,8 +9,12 @@ import numpy as np
 
 from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule
 from fusion_search.frontends.onnx.lower.contraction import auto_pads, window_attrs
+from fusion_search.frontends.onnx.lower.formula import Term
 from fusion_search.frontends.onnx.lower.scan import power_sum
 from fusion_search.ir.ops.windows import window_extent
+
+#: The largest table of window places that a pool's places are read from.
+_TABLE_BYTES = 64 << 20
 
 
 def _geometry(ctx: Lowering, call: Call) -> dict[str, Any]:
@@ -47,10 +51,50 @@ def _geometry(ctx: Lowering, call: Call) -> dict[str, Any]:
 
 
 def max_pool(ctx: Lowering, call: Call) -> list[Item]:
-    """The largest element of each window, without its place."""
+    """The largest element of each window, and its place when that is wanted."""
     if call.wants(1):
-        raise NotLowered
+        return _with_places(ctx, call, _geometry(ctx, call))
     return [ctx.op("MaxPool", call.tensor(0), **_geometry(ctx, call))]
+
+
+def _with_places(ctx: Lowering, call: Call, geometry: dict[str, Any]) -> list[Item]:
+    """Windows gathered into a dimension of their own, the extreme of each, and the first place in the operand that has it."""
+    x = call.tensor(0)
+    shape, rank = ctx.shape(x), len(ctx.shape(x)) - 2
+    table, inside = np.zeros((1,) * (2 * rank), np.int64), np.ones((1,) * (2 * rank), bool)
+    for d in range(rank):
+        n, kernel, stride, dilation, before, after = (
+            shape[d + 2],
+            *(geometry[key][d + 2] for key in ("kernel", "strides", "dilations", "before", "after")),
+        )
+        count = window_extent(n, kernel, stride, dilation, before, after)
+        at = np.arange(count)[:, None] * stride - before + np.arange(kernel)[None, :] * dilation
+        at = at.reshape([count if k == d else kernel if k == rank + d else 1 for k in range(2 * rank)])
+        inside = inside & (at >= 0) & (at < n)
+        table = table * n + np.clip(at, 0, n - 1)
+    out, taps, plane, lead = table.shape[:rank], math.prod(table.shape[rank:]), math.prod(shape[2:]), math.prod(shape[:2])
+    table, inside = table.reshape(-1, taps), np.broadcast_to(inside, table.shape).reshape(-1, taps)
+    if 0 in shape or not inside.any(axis=1).all() or table.nbytes > _TABLE_BYTES:
+        raise NotLowered
+    read = Term(ctx, ctx.op("Gather", ctx.view(x, (lead, plane)), ctx.constant(table), part="windows", axis=1))
+    there = Term(ctx, ctx.constant(np.ascontiguousarray(inside)))
+    padded = not inside.all() or ctx.symbolic
+    if padded:
+        lowest = -np.inf if ctx.is_float(x) else np.iinfo(read.dtype).min
+        read = there.where(read, lowest)
+    best = read.of("ReduceMax", axes=(2,))
+    hit = read.of("Equal", best)
+    if ctx.is_float(x):
+        hit = hit | read.of("IsNaN")
+    if padded:
+        hit = hit & there
+    place = hit.where(Term(ctx, ctx.constant(table)), plane).of("ReduceMin", axes=(2,)).view(lead, len(table))
+    if call.attrs.get("storage_order", 0):  # places in a plane laid out the other way round
+        turned = np.arange(plane).reshape(shape[2:][::-1]).transpose()
+        turned = np.ascontiguousarray(turned).reshape(-1)
+        place = Term(ctx, ctx.op("Gather", ctx.constant(turned), place.name, part="order", axis=0))
+    place = place + place.array(np.arange(lead)[:, None] * plane)
+    return [ctx.view(name, (*shape[:2], *out)) for name in (best.name, place.name)]
 
 
 def average_pool(ctx: Lowering, call: Call) -> list[Item]:
