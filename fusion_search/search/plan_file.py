@@ -265,10 +265,11 @@ def _json(value: Any) -> str:
 
 
 def _object(group: PlanGroup, indent: str, between: str) -> str:
-    """What the group is on lines of their own, what it costs on one."""
+    """What the group is on lines of their own, what it costs on one, and how it was tuned on another."""
     said = [f'"{name}": {_json(getattr(group, name))}' for name in ("nodes", "origin", "stores", "schedule")]
     cost = ", ".join(f'"{name}": {_json(getattr(group, name))}' for name in ("terms", "cost_as", "bytes_read", "bytes_written"))
-    return f"{indent} {{" + between.join([*said, cost]) + "}"
+    tuned = [] if group.tuned is None else [f'"tuned": {_json(group.tuned)}']
+    return f"{indent} {{" + between.join([*said, cost, *tuned]) + "}"
 
 
 def _listed(name: str, entries: Sequence[str]) -> str:
