@@ -121,7 +121,7 @@ class _Loops:
             if self.place.code != self.code:  # 16-bit floats add up in a row of float32
                 extent = e.tiles.get(self.inner, e.group.extents[self.inner]) if self.inner is not None else 1
                 row = w.name("u")
-                w.put(f"{row} = p_{self.code}(S + {w.number(('row', self.i), e.reserve(8 * extent))}, 0)")
+                w.put(f"{row} = p_{self.code}(S + {e.reserve(('row', self.i), 8 * extent)}, 0)")
                 total = f"{row}[{'j' if self.inner is not None else '0'}]"
             with ExitStack() as first:
                 start = neutral(self.combiner, self.code)

@@ -214,9 +214,9 @@ class Chunks:
             name = e.w.name("v")
             e.w.put(f"{name} = T_f4(-0.0)")
             return Place("local", "f4", name)
-        offset = e.reserve(4 * e.tiles.get(inner, e.group.extents[inner]))
+        offset = e.reserve(("chunks", *key), 4 * e.tiles.get(inner, e.group.extents[inner]))
         name = e.w.name("u")
-        e.w.put(f"{name} = p_f4(S + {e.w.number(('chunks', *key), offset)}, 0)")
+        e.w.put(f"{name} = p_f4(S + {offset}, 0)")
         return Place("scratch", "f4", f"{name}[j]")
 
     def _total(self, i: int) -> str:
@@ -303,7 +303,7 @@ def _accumulator(e: Emitter, i: int, parallel: list[int]) -> Place:
     for atom in reversed(spanned):
         strides[atom] = step
         step *= e.tiles.get(atom, e.group.extents[atom])
-    return Place("scratch", code, f"S + {e.w.number(('total', i), e.reserve(4 * step))}", strides, f"total{i}")
+    return Place("scratch", code, f"S + {e.reserve(('total', i), 4 * step)}", strides, f"total{i}")
 
 
 def _combined(e: Emitter, i: int, total: str, text: str) -> str:

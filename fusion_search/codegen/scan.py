@@ -80,7 +80,7 @@ class _Scan:
         e, w = self.e, self.e.w
         count = e.tiles.get(inner, e.group.extents[inner])
         row = w.name("u")
-        w.put(f"{row} = p_{self.code}(S + {w.number(('row', self.i), e.reserve(8 * count))}, 0)")
+        w.put(f"{row} = p_{self.code}(S + {e.reserve(('row', self.i), 8 * count)}, 0)")
         with w.block(f"for j in range({e.bound(inner)}):"):
             w.put(f"{row}[j] = {self.start}")
         if self.exclusive:

@@ -140,6 +140,29 @@ def analyse(program: Program, group: int, line_bytes: int) -> Analysis:
     )
 
 
+def features_under(
+    program: Program, group: int, analysis: Analysis, blocks: Sequence[tuple[tuple[int, ...], int]], line_bytes: int
+) -> GroupFeatures:
+    """Count a group under one schedule of any blocks, not only those that the knobs offer.
+
+    Parameters
+    ----------
+    program : Program
+    group : int
+        Mask of positions.
+    analysis : Analysis
+        Of that group.
+    blocks : sequence of (tuple of int, int)
+        Outer atoms that are blocked together and have equal effect, and the tile of their product; every outer atom once.
+    line_bytes : int
+    """
+    members = [program.members[p] for p in analysis.positions]
+    carried = [[a for loop in analysis.loops.loops[i][: m.domain.rank] for a in loop] for i, m in enumerate(members)]
+    counter = _Counter(members, analysis.loops, analysis.outer, carried, line_bytes)
+    knobs, tiles = tuple(atoms for atoms, _ in blocks), tuple(tile for _, tile in blocks)
+    return counter.count(live_outs(program, analysis.positions, group), analysis.scratch, knobs, (tiles,))
+
+
 def _is_live_in(operand: Operand, mask: int) -> bool:
     return not operand.parameter and not (operand.producer >= 0 and mask >> operand.producer & 1)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fusion_search.codegen.kernel import scratch_apart
 from fusion_search.errors import FeedError
 from fusion_search.ir.graph import Graph
 from fusion_search.runtime.refit import RunGroup
@@ -105,7 +106,7 @@ class Interpreter:
                 if isinstance(step, CallStep):
                     run.call(step)
                 else:
-                    run.kernel(step.kernel)
+                    run.kernel(scratch_apart(step.kernel))
         return run.values
 
     def outputs(self, values: Mapping[str, Array]) -> dict[str, Array]:

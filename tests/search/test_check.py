@@ -711,10 +711,10 @@ def test_a_thousand_nodes_take_less_than_a_second() -> None:
         [sum(1 << p for p in range(k, min(k + size - 2, space.n))) for k in range(0, space.n, size)]
         + [sum(1 << p for p in range(k + size - 2, min(k + size, space.n))) for k in range(0, space.n, size)],
     )
-    start = time.perf_counter()
+    start = time.process_time()
     assert check(graph, plan) == []
     assert len(graph.nodes) == 999
-    assert time.perf_counter() - start < 2.0  # about 0.3 s; shared machines are noisy
+    assert time.process_time() - start < 2.0  # of this process, whatever else the machine does
 
 
 def test_a_node_without_points_reads_nothing() -> None:
