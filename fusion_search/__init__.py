@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fusion_search.api import (
         Bounds,
+        FusionSearchError,
         Graph,
         Mismatch,
         Plan,
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
         replay,
         search,
         sensitivity,
+        sweep,
+        tune,
         verify,
     )
 
@@ -52,6 +55,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Bounds",
+    "FusionSearchError",
     "Graph",
     "Mismatch",
     "Plan",
@@ -78,6 +82,8 @@ __all__ = [
     "replay",
     "search",
     "sensitivity",
+    "sweep",
+    "tune",
     "verify",
 ]
 
@@ -88,20 +94,19 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module("fusion_search.api"), name)
 
 
-class _Package(types.ModuleType):
-    """The package as a module whose ``search`` is the function, although a subpackage has that name too.
+def _function_over_subpackage(name: str) -> property:
+    """Importing a subpackage sets an attribute of its parent; here that is ignored."""
+    return property(lambda package: __getattr__(name), lambda package, module: None)
 
-    Importing a subpackage sets an attribute of its parent; here that is ignored, and the subpackage stays reachable
-    by its full name.
+
+class _Package(types.ModuleType):
+    """The package as a module whose ``search`` and ``tune`` are the functions, although subpackages have these names too.
+
+    The subpackages stay reachable by their full names.
     """
 
-    @property
-    def search(self) -> Any:
-        return __getattr__("search")
-
-    @search.setter
-    def search(self, module: object) -> None:
-        pass
+    search = _function_over_subpackage("search")
+    tune = _function_over_subpackage("tune")
 
 
 sys.modules[__name__].__class__ = _Package

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import costmodels
 import hardware_profiles
 from fusion_search.codegen.capability import can_emit
-from fusion_search.errors import PlanError, ProfileError, UsageError
+from fusion_search.errors import FusionSearchError, PlanError, ProfileError, UsageError
 from fusion_search.frontends.onnx import load_onnx
 from fusion_search.fusion.constraints import constrain
 from fusion_search.fusion.copies import copyable
@@ -413,6 +414,115 @@ def measure(plan: Plan, feeds: Mapping[str, np.ndarray[Any, Any]] | None = None)
     return _measure(compile(plan), feeds)
 
 
+def tune(
+    plan: Plan,
+    feeds: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    *,
+    trials: int = 32,
+    groups: int = 8,
+    seed: int = 0,
+    time_limit_s: float = 60.0,
+    progress: Callable[[str], None] | None = None,
+) -> Plan:
+    """Find schedules that this machine runs faster: block sizes, and from where on a kernel runs on several threads.
+
+    The groups that take longest are measured in their place in the plan, each schedule in turn with the present one. Of equal groups
+    one is tuned for all. Small spaces are measured whole, large ones by Optuna, which is told the present schedule and the cost
+    model's choice first; a schedule whose scratch does not fit the profile's fast memory is not measured.
+
+    Parameters
+    ----------
+    plan : Plan
+        For a profile that runs here.
+    feeds : mapping of str to numpy.ndarray, optional
+        Inputs of the planned shapes; seeded random ones by default.
+    trials : int
+        Most schedules measured for a group.
+    groups : int
+        Most kinds of equal groups that are tuned.
+    seed : int
+        Of the sampler and of the default inputs. What is measured differs from run to run all the same.
+    time_limit_s : float
+        Budget of all measurements.
+    progress : callable, optional
+        Is told a line for each kind of group.
+
+    Returns
+    -------
+    Plan
+        The same groups, J and certificate. ``group.tuned`` is None, or has the schedule that now runs, its own price, and what it
+        measured; ``plan.statistics["tuning"]`` has the medians before and after, their ratio and its quartiles for the whole plan.
+        By that measure it is never slower than `plan`: if it were, no schedule is taken.
+
+    Raises
+    ------
+    UsageError
+        When the plan is for another machine, or a limit is not above 0.
+    FeedError
+        When feeds are wrong, or of other shapes than the planned ones.
+    """
+    from fusion_search.tune.tuning import tune_plan
+
+    return tune_plan(
+        plan, feeds, trials=trials, groups=groups, seed=seed, time_limit_s=time_limit_s, progress=progress or (lambda text: None)
+    )
+
+
+def sweep(
+    graph: Graph | str | os.PathLike[str],
+    profiles: Sequence[str | os.PathLike[str] | Profile],
+    *,
+    dims: Mapping[str, int | Sequence[int]] | None = None,
+    methods: Sequence[str] = ("exact",),
+    weights: Mapping[str, float] | Sequence[Mapping[str, float]] | None = None,
+    cost_model: str = "weighted",
+    time_limit_s: float = 60.0,
+    executor: Executor | None = None,
+) -> list[dict[str, Any]]:
+    """Plan a model for every combination of extents, machines, methods and weights.
+
+    Parameters
+    ----------
+    graph : Graph or path
+        A graph is bound again to the extents; a path is read for them, in the process that plans.
+    profiles : sequence of str, path or Profile
+    dims : mapping of str to int or sequence of int, optional
+        Extents of the symbolic dimensions. A graph keeps those that are not named.
+    methods : sequence of str
+        Of :func:`methods`.
+    weights : mapping, or sequence of mappings, optional
+        Weights of the terms, as for :func:`search`.
+    cost_model : str
+    time_limit_s : float
+        Budget of each search.
+    executor : concurrent.futures.Executor, optional
+        Where the searches run; for one of processes give a path, since work is sent there by pickling.
+
+    Returns
+    -------
+    list of dict
+        One flat record a combination, units in the keys, extents outermost, then profiles, methods and weights in the order in which
+        they were given; the same on every executor.
+
+    Raises
+    ------
+    UsageError, ProfileError, ModelError
+        For what is unknown or wrong, before anything is planned where that can be known.
+    """
+    from fusion_search.tune.sweep import sweep_records
+
+    return sweep_records(
+        graph,
+        profiles,
+        dims=dims,
+        methods=methods,
+        weights=weights,
+        cost_model=cost_model,
+        time_limit_s=time_limit_s,
+        executor=executor,
+    )
+
+
 _compiled: WeakValueDictionary[int, CompiledPlan] = WeakValueDictionary()
 
 
@@ -455,7 +565,7 @@ def _space(graph: Graph, profile: Profile, cost_model: str, weights: Mapping[str
 
 
 __all__ = [
-    "Bounds", "Graph", "Mismatch", "Plan", "PlanError", "Profile", "Replay", "assert_fused", "check", "compile", "explain", "fusion_off",
-    "keep", "list_profiles", "load", "load_profile", "margins", "measure", "methods", "min_gain_s", "must_fuse", "never_fuse", "pareto",
-    "peak_bytes", "price", "replay", "search", "sensitivity", "verify",
+    "Bounds", "FusionSearchError", "Graph", "Mismatch", "Plan", "PlanError", "Profile", "Replay", "assert_fused", "check", "compile",
+    "explain", "fusion_off", "keep", "list_profiles", "load", "load_profile", "margins", "measure", "methods", "min_gain_s", "must_fuse",
+    "never_fuse", "pareto", "peak_bytes", "price", "replay", "search", "sensitivity", "sweep", "tune", "verify",
 ]  # fmt: skip

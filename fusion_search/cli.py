@@ -7,6 +7,7 @@ import is imported inside the commands, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import errno
+import importlib
 import re
 import statistics
 import sys
@@ -41,8 +42,21 @@ if TYPE_CHECKING:
 FAILURE, USAGE, UNSOUND = 1, 2, 3
 
 
+#: Commands with a module of their own, which is imported when one of them is asked for.
+ELSEWHERE = {"sweep": "fusion_search.cli_tuning", "tune": "fusion_search.cli_tuning"}
+
+
 class _Commands(click.Group):
     """Turns what a command raises into one line and an exit status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in ELSEWHERE:
+            found: click.Command = getattr(importlib.import_module(ELSEWHERE[cmd_name]), cmd_name)
+            return found
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -157,9 +171,9 @@ def plan(model: str, dims: dict[str, int], as_json: bool, top: int, assert_fused
     """
     import fusion_search as fs
 
-    planned = _plan(model, dims, **search)
+    planned = plan_for(model, dims, **search)
     if as_json:
-        _print_json(planned.facts)
+        print_json(planned.facts)
     else:
         _show_plan(planned, top)
     if planned.facts["violations"]:
@@ -190,11 +204,11 @@ def explain(model: str, nodes: tuple[str, ...], dims: dict[str, int], flips: boo
 
     if len(nodes) not in (0, 2):
         raise click.UsageError(f"expected two nodes or none, got {len(nodes)}")
-    planned = _plan(model, dims, baselines=False, **search)
+    planned = plan_for(model, dims, baselines=False, **search)
     with step("explain"):
         found = fs.explain(planned.plan, *nodes, flips=flips, time_limit_s=search["time_limit"])
     if as_json:
-        _print_json({key: planned.facts[key] for key in ("model", "dims", "profile", "method", "status", "cost_s")} | facts(found))
+        print_json({key: planned.facts[key] for key in ("model", "dims", "profile", "method", "status", "cost_s")} | facts(found))
     else:
         for line in str(found).splitlines():
             click.echo(line[: len(line) - len(line.lstrip())] + one_line(line))
@@ -225,7 +239,7 @@ def run(model: str, dims: dict[str, int], feeds: str | None, as_json: bool, pair
 @dim_option
 @json_option
 @debug_option
-def check(model: str, plan_file: str, dims: dict[str, int], as_json: bool) -> int:
+def check(model: str, plan_file: str, dims: dict[str, int], values: dict[str, list[float]], as_json: bool) -> int:
     """Check a saved PLAN against its MODEL.
 
     The checker shares no code with the search. Exits with 3 when the plan is not sound.
@@ -235,11 +249,11 @@ def check(model: str, plan_file: str, dims: dict[str, int], as_json: bool) -> in
     from fusion_search.search.wording import seconds
 
     with step(f"read {model}"):
-        graph = fs.load(model, dims=dims)
+        graph = fs.load(model, dims=dims, values=values)
         found = fs.Plan.load(plan_file, graph)
-    violations = _checked(graph, found)
+    violations = checked(graph, found)
     if as_json:
-        _print_json({"model": model, "plan": plan_file, "sound": not violations, "violations": violations})
+        print_json({"model": model, "plan": plan_file, "sound": not violations, "violations": violations})
     else:
         click.echo("\n".join(violations) if violations else f"{plan_file}: sound, {found.launches} launches, J {seconds(found.cost_s)}")
     return UNSOUND if violations else 0
@@ -252,7 +266,7 @@ def check(model: str, plan_file: str, dims: dict[str, int], as_json: bool) -> in
 @save_option
 @json_option
 @debug_option
-def replay(model: str, plan_file: str, dims: dict[str, int], save: str | None, as_json: bool) -> int:
+def replay(model: str, plan_file: str, dims: dict[str, int], values: dict[str, list[float]], save: str | None, as_json: bool) -> int:
     """Carry a saved PLAN over to a changed MODEL.
 
     Keeps every group that is still legal, plans the rest anew, and names every mismatch: nodes that are gone, new, renamed or changed,
@@ -261,13 +275,13 @@ def replay(model: str, plan_file: str, dims: dict[str, int], save: str | None, a
     import fusion_search as fs
     from fusion_search.report.explained import replayed
 
-    graph = fs.load(model, dims=dims)
+    graph = fs.load(model, dims=dims, values=values)
     found = fs.replay(plan_file, graph)
-    violations = _checked(graph, found.plan)
+    violations = checked(graph, found.plan)
     if save:
         found.plan.save(save)
     if as_json:
-        _print_json({"model": model, "plan": plan_file} | replayed(found) | {"violations": violations})
+        print_json({"model": model, "plan": plan_file} | replayed(found) | {"violations": violations})
     else:
         click.echo("\n".join([*(one_line(line) for line in str(found).splitlines()), *violations]))
     return UNSOUND if violations else 0
@@ -294,7 +308,7 @@ def profiles(name: str | None, as_json: bool) -> None:
         rows = hardware_profiles.records(name)
         columns = ["field", "value", "kind", "source", "note"]
     if as_json:
-        _print_json({"profiles" if name is None else "figures": rows})
+        print_json({"profiles" if name is None else "figures": rows})
         return
     from fusion_search.report.text import console, show_records
 
@@ -338,7 +352,7 @@ def _constraints(
     return found if min_gain is None else [*found, fs.min_gain_s(min_gain)]
 
 
-def _plan(
+def plan_for(
     model: str,
     dims: dict[str, int],
     *,
@@ -346,6 +360,7 @@ def _plan(
     method: str,
     time_limit: float,
     save: str | None,
+    values: Mapping[str, Any] | None = None,
     baselines: bool = True,
     **demands: Any,
 ) -> _Planned:
@@ -358,7 +373,9 @@ def _plan(
     target = fs.load_profile(profile)
     demanded = _constraints(**demands)
     with step(f"read {Path(model).name}"):
-        graph = fs.load(model, dims=dims)
+        graph = fs.load(model, dims=dims, values=values)
+    for name in sorted(graph.source.asked) if graph.source is not None else ():
+        say(f"input {name!r} decides shapes or places; what reads it is not planned unless --value {name}=... binds it")
     with step(f"search {method}"):
         found = fs.search(graph, target, method=method, time_limit_s=time_limit, constraints=demanded)
     others: dict[str, fs.Plan] = {}
@@ -367,7 +384,7 @@ def _plan(
             others[other] = fs.search(graph, target, method=other, constraints=demanded)
         except UsageError as error:  # the method cannot do what is demanded
             say(f"{other}: {error}")
-    violations = _checked(graph, found)
+    violations = checked(graph, found)
     if save:
         found.save(save)
         say(f"wrote {save}")
@@ -379,7 +396,7 @@ def _plan(
     return _Planned(found, others, facts)
 
 
-def _checked(graph: fs.Graph, found: fs.Plan) -> list[str]:
+def checked(graph: fs.Graph, found: fs.Plan) -> list[str]:
     import fusion_search as fs
     from fusion_search.report.progress import step
 
@@ -391,11 +408,11 @@ def _run(model: str, dims: dict[str, int], feeds: str | None, *, as_json: bool, 
     import fusion_search as fs
     from fusion_search.report.progress import step
 
-    arrays = _feeds(feeds) if feeds else None
-    planned = _plan(model, dims, **search)
+    arrays = feeds_from(feeds) if feeds else None
+    planned = plan_for(model, dims, **search)
     facts = planned.facts
     if facts["violations"]:
-        _print_json(facts) if as_json else _show_plan(planned, top)
+        print_json(facts) if as_json else _show_plan(planned, top)
         return UNSOUND
     with step("compile"):
         fs.compile(planned.plan)
@@ -404,13 +421,13 @@ def _run(model: str, dims: dict[str, int], feeds: str | None, *, as_json: bool, 
     facts["verify"] = {key: getattr(verified, key) for key in ("ok", "max_abs", "max_rel", "reference")}
     with step("measure fused against unfused"):
         facts["measure"] = _measured(planned.plan, planned.baselines.get("unfused", planned.plan), arrays, pairs)
-    _print_json(facts) if as_json else _show_plan(planned, top)
+    print_json(facts) if as_json else _show_plan(planned, top)
     if not verified.ok:
         click.echo(f"error: results differ from the reference: {verified.max_abs:.3g} absolute, {verified.max_rel:.3g} relative", err=True)
     return 0 if verified.ok else FAILURE
 
 
-def _feeds(path: str) -> dict[str, np.ndarray[Any, Any]]:
+def feeds_from(path: str) -> dict[str, np.ndarray[Any, Any]]:
     import zipfile
 
     import numpy as np
@@ -444,7 +461,7 @@ def _measured(found: fs.Plan, unfused: fs.Plan, feeds: Mapping[str, Any] | None,
     }
 
 
-def _print_json(value: Mapping[str, Any]) -> None:
+def print_json(value: Mapping[str, Any]) -> None:
     import msgspec
 
     text = msgspec.json.encode(value, enc_hook=lambda other: other.item() if hasattr(other, "item") else str(other))

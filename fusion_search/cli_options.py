@@ -42,6 +42,20 @@ def _bindings(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> 
     return dims
 
 
+def _values(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, list[float]]:
+    values: dict[str, list[float]] = {}
+    for word in words:
+        name, equals, text = word.rpartition("=")
+        try:
+            numbers = [float(part) if set(part) & set(".einEIN") else int(part) for part in text.split(",") if text]
+        except ValueError:
+            numbers, equals = [], ""
+        if not (equals and name) or name in values:
+            raise click.BadParameter(f"expected NAME=NUMBERS once a name, with commas between, such as axes=0,2; got {word!r}")
+        values[name] = numbers
+    return values
+
+
 def names_of(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """Split words such as ``conv1,relu1`` into names, two or more each."""
     found = tuple(tuple(name.strip() for name in word.split(",")) for word in words)
@@ -60,12 +74,18 @@ def _writable(_: click.Context, __: click.Parameter, path: str | None) -> str | 
 type_file = click.Path(exists=True, dir_okay=False)
 debug_option = click.option("--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Show a traceback when something fails.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-dim_option = click.option("--dim", "dims", multiple=True, metavar="NAME=EXTENT", callback=_bindings, help="Bind a symbolic dimension.")
+_dim_option = click.option("--dim", "dims", multiple=True, metavar="NAME=EXTENT", callback=_bindings, help="Bind a symbolic dimension.")
+_value_option = click.option(
+    "--value", "values", multiple=True, metavar="NAME=NUMBERS", callback=_values, help="Bind an input that decides shapes: axes, repeats."
+)
 top_option = click.option("--top", type=click.IntRange(0), default=0, metavar="N", help="Show only the N groups that cost most.")
 pairs_option = click.option("--pairs", type=click.IntRange(1), default=5, show_default=True, help="Runs of fused and unfused, in turn.")
-
-
 save_option = click.option("--save", type=click.Path(dir_okay=False), callback=_writable, help="Write the plan to this file.")
+
+
+def dim_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command what a model is bound to: extents and elements."""
+    return _dim_option(_value_option(command))
 
 
 def search_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -217,6 +217,13 @@ def test_a_plan_that_cannot_be_written_leaves_nothing(plan: fs.Plan, tmp_path: P
     assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
 
 
+def test_a_plan_for_other_extents_is_named(plan: fs.Plan, path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    plan.save(file)
+    with pytest.raises(PlanError, match=r"was planned for batch=4, the graph is bound to batch=5 \(load the model with the plan's dims"):
+        fs.Plan.load(file, fs.load(path, dims={"batch": 5}))
+
+
 def test_mismatches_are_named(plan: fs.Plan, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     plan.save(file)
@@ -308,5 +315,6 @@ def test_missing_files_and_names_are_named(path: Path, tmp_path: Path) -> None:
 
 
 def test_there_is_one_tree_of_errors() -> None:
+    assert fs.FusionSearchError is FusionSearchError
     for name in errors.__all__:
         assert issubclass(getattr(errors, name), FusionSearchError)

@@ -69,11 +69,11 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Replace the public interface; tests change the answers through what this returns."""
     answers = SimpleNamespace(violations=[], ok=True, raises=None, dims=None)
 
-    def load(path: str, *, dims: dict[str, int]) -> str:
+    def load(path: str, *, dims: dict[str, int], values: object = None) -> SimpleNamespace:
         answers.dims = dims
         if answers.raises is not None:
             raise answers.raises
-        return "graph"
+        return SimpleNamespace(source=None)
 
     def measure(plan: FakePlan, feeds: object = None) -> SimpleNamespace:
         return SimpleNamespace(median_s=1e-3 if plan.method == "exact" else 3e-3, groups=(1e-4, 2e-4), peak_bytes=1000)
@@ -207,6 +207,9 @@ def test_debug_shows_the_traceback(fake: SimpleNamespace, file: str, words: list
         ["plan", "{file}", "--dim", "batch=-1"],
         ["plan", "{file}", "--dim", "batch=1e3"],
         ["plan", "{file}", "--dim", "batch=1", "--dim", "batch=2"],
+        ["plan", "{file}", "--value", "axes"],
+        ["plan", "{file}", "--value", "axes=a"],
+        ["plan", "{file}", "--value", "axes=1", "--value", "axes=1"],
         ["plan", "{file}", "--method", "magic"],
         ["plan", "{file}", "--time-limit", "0"],
         ["plan", "{file}", "--top", "-1"],
@@ -344,6 +347,23 @@ def test_a_model_that_is_not_well_formed(
 def test_dimensions_that_do_not_fit(model: Path, words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, said = refused(["plan", str(model), *words], capsys)
     assert (status, said.startswith(line)) == (cli.USAGE, True), said
+
+
+def test_inputs_that_decide_shapes_are_bound_by_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "sum.onnx"
+    inputs = [helper.make_tensor_value_info(*each) for each in (("x", TensorProto.FLOAT, [4, 8]), ("axes", TensorProto.INT64, [1]))]
+    node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], name="sum", keepdims=0)
+    graph = helper.make_graph([node], "g", inputs, [helper.make_empty_tensor_value_info("y")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    assert cli.main(["plan", str(path)]) == 0
+    assert "input 'axes' decides shapes or places; what reads it is not planned unless --value axes=... binds it" in capsys.readouterr().err
+    saved = str(tmp_path / "plan.json")
+    assert cli.main(["plan", str(path), "--value", "axes=1", "--save", saved]) == 0
+    assert "--value" not in capsys.readouterr().err
+    assert cli.main(["check", str(path), saved, "--value", "axes=1"]) == 0
+    capsys.readouterr()
+    status, said = refused(["plan", str(path), "--value", "axes=1,2"], capsys)
+    assert (status, said.startswith("error: values: elements of input 'axes' must be int64[1]")) == (cli.USAGE, True), said
 
 
 PROFILE = (ROOT / "hardware_profiles" / "data" / "local.toml").read_text()

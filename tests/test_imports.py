@@ -28,7 +28,7 @@ def test_every_module_can_be_imported(package: str) -> None:
 
 def test_help_answers_without_the_heavy_packages() -> None:
     asked = "import contextlib, io, fusion_search.cli as c\nwith contextlib.redirect_stdout(io.StringIO()): assert c.main({}) == 0"
-    for words in (["--help"], ["run", "--help"], ["demo", "--help"]):
+    for words in (["--help"], ["run", "--help"], ["demo", "--help"], ["tune", "--help"], ["sweep", "--help"]):
         assert not loaded_after(asked.format(words)) & {"numba", "onnx", "optuna", "scipy", "networkx"}, words
 
 

@@ -19,6 +19,8 @@ PANEL_ROWS, PANEL_COLUMNS = 144, 64
 WIDE_COLUMNS = 256
 #: Rows of the product's micro-kernel: blocks of whole ones have no rest.
 KERNEL_ROWS = 6
+#: Terms that one accumulator of a float32 sum takes before it is added to a sum of chunks.
+CHUNK_TERMS = 256
 #: Blocks that give every core something to do.
 SPREAD = 4
 #: What a block of a convolution's result may take of the second-level cache.

@@ -36,7 +36,7 @@ def emit_convolution(e: Emitter, i: int) -> None:
     loops = [e.original[i][k] for k in range(member.domain.rank)]
     image, group, filters, *positions = (atoms[0] if atoms else None for atoms in loops)
     row = positions[0] if len(positions) == 2 else None
-    function, scratch = w.external("conv_tile_f32"), w.number("conv scratch", e.reserve(conv_scratch_bytes(shape)))
+    function, scratch = w.external("conv_tile_f32"), e.reserve("conv scratch", conv_scratch_bytes(shape))
     # where an operand lies in scratch, its groups may lie apart: then they are called for one by one
     apart = any(e.memory_of(i, k)[0].kind == "scratch" for k in range(2))
     bias = _bias_address(e, i)

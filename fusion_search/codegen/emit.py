@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
 from fusion_search.codegen.access import GroupAccess, Linear, group_access, row_major
 from fusion_search.codegen.blocks import choose_blocks, is_reduce
+from fusion_search.codegen.extents import Extent, actual
 from fusion_search.codegen.stages import absorbed, place
 from fusion_search.codegen.writer import Writer, code_of, load
 from fusion_search.fusion.analysis import Analysis
@@ -26,18 +28,40 @@ class Place:
     key: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A part of a thread's scratch.
+
+    Attributes
+    ----------
+    slot : int
+        The slot of the argument table that holds its offset.
+    nbytes : int
+    first, last : int
+        The stages that use it; parts that no stage uses both of may lie in one place.
+    """
+
+    slot: int
+    nbytes: int
+    first: int
+    last: int
+
+
 class Emitter:
     """One kernel in the making; the modules for the kinds of stage write with it."""
 
-    def __init__(self, program: Program, analysis: Analysis) -> None:
+    def __init__(self, program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None) -> None:
         self.program, self.graph = program, program.graph
         self.group: GroupAccess = group_access(program, analysis)
         stored = set(analysis.live_outs)
         self.live_out = {i for i, m in enumerate(self.group.members) if stored.intersection(m.outputs)}
         blocks = choose_blocks(self.group, self.live_out)
         self.tiles, self.whole = blocks.tiles, blocks.whole
+        if tiles:
+            self.tiles = {a: _sized(tile, tiles[a]) if a in tiles and a not in self.whole else tile for a, tile in self.tiles.items()}
         self.w = Writer()
-        self.scratch = 0
+        self.reserved: dict[str, Reservation] = {}
+        self.now = 0  # the stage that is being written
         self.skip = absorbed(self.group, self.live_out)
         self.stages = place(self.group, set(self.tiles), self.skip, self.live_out)
         self.stage_of = {i: k for k, stage in enumerate(self.stages) for i in stage.members}
@@ -89,15 +113,22 @@ class Emitter:
         for atom in reversed(spanned):
             strides[atom] = step
             step *= self.tiles.get(atom, self.group.extents[atom])
-        offset = self.reserve(step * size)
-        at = self.w.number(("scratch", i), offset)
+        readers = [self.stage_of[r] for (r, _), producer in self.group.producers.items() if producer == i and r not in self.skip]
+        at = self.reserve(("scratch", i), step * size, (self.stage_of[i], max(readers, default=self.stage_of[i])))
         return Place("scratch", code, f"S + {at}", strides, f"scratch{i}")
 
-    def reserve(self, nbytes: int) -> int:
-        """Take a part of the thread's scratch and return its offset."""
-        offset = self.scratch
-        self.scratch += -(-nbytes // 64) * 64
-        return offset
+    def reserve(self, key: Hashable, nbytes: int, stages: tuple[int, int] | None = None) -> str:
+        """Take a part of the thread's scratch for the first to the last of some stages, or for the present one.
+
+        Equal keys share a part. Returns the name of its offset, which is decided when all parts are known.
+        """
+        name = self.w.number(key, 0)
+        first, last = stages or (self.now, self.now)
+        known = self.reserved.get(name)
+        if known is not None:
+            first, last, nbytes = min(first, known.first), max(last, known.last), max(actual(nbytes), known.nbytes)
+        self.reserved[name] = Reservation(int(name[1:]), actual(nbytes), first, last)
+        return name
 
     def _load_parameters(self) -> None:
         for member in self.group.members:
@@ -257,6 +288,11 @@ class Emitter:
             atoms = [a for a in self._atoms_of(producer, d) if a in place.strides]
             steps[d] = min((place.strides[a] for a in atoms), default=0)
         return steps
+
+
+def _sized(tile: int, size: int) -> Extent:
+    """A tile of another size that leaves the kernel's text as it is; 1 is no generic size, since strides of 1 are text."""
+    return Extent(max(int(tile), 2), size)
 
 
 def dimension_of(operand: Operand) -> dict[int, int]:

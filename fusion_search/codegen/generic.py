@@ -1,4 +1,4 @@
-"""Contractions and windows of any dtype written out as loops: what no library kernel covers, pools and running totals.
+"""Contractions and windows of any dtype written out as loops: what no library kernel covers.
 
 The result's last loop is innermost and clipped to what lies inside the operand; the reduced loops run outside it in the order of
 the node's own dimensions, so the order of additions is fixed by the shape.
@@ -121,7 +121,7 @@ class _Loops:
             if self.place.code != self.code:  # 16-bit floats add up in a row of float32
                 extent = e.tiles.get(self.inner, e.group.extents[self.inner]) if self.inner is not None else 1
                 row = w.name("u")
-                w.put(f"{row} = p_{self.code}(S + {w.number(('row', self.i), e.reserve(8 * extent))}, 0)")
+                w.put(f"{row} = p_{self.code}(S + {e.reserve(('row', self.i), 8 * extent)}, 0)")
                 total = f"{row}[{'j' if self.inner is not None else '0'}]"
             with ExitStack() as first:
                 start = neutral(self.combiner, self.code)
@@ -188,46 +188,4 @@ def _guarded(e: Emitter, i: int) -> set[int]:
 
 def emit_generic(e: Emitter, stage: Stage, i: int) -> None:
     """Write the stage of a contraction or window as loops."""
-    loops = _Loops(e, stage, i)
-    if e.group.members[i].node.attr("running"):
-        _emit_running(loops)
-    else:
-        loops.write()
-
-
-def _emit_running(s: _Loops) -> None:
-    """Write running totals: one pass along the axis; a block that does not start there adds up what is before it first."""
-    e, w, i = s.e, s.e.w, s.i
-    axis = s.member.node.attr("axis")
-    (atom,) = e.original[i][axis]
-    s.order = [a for a in s.order if a != atom] + ([atom] if atom in s.order else [])
-    s.inner = atom
-    with ExitStack() as stack:
-        for a in s.order:
-            if a != atom:
-                s.variables[a] = w.name("i")
-                stack.enter_context(w.block(f"for {s.variables[a]} in range({e.bound(a)}):"))
-        place, linear, key = e.memory_of(i, 0)
-        # the operand is addressed along the window's loop, from the axis' first element
-        (window,) = s.reduced
-        step = e.step(key, window, linear.strides.get(window, 0))
-        still = Linear({a: n for a, n in linear.strides.items() if a not in (atom, window)})
-        x = s.pointer(place, still, f"{key}s")
-        rest = Linear({a: n for a, n in s.target.strides.items() if a != atom})
-        total, out = w.name("t"), s.pointer(s.place, rest, f"w{i}")
-        w.put(f"{total} = {neutral(s.combiner, s.code)}")
-        begin = e.index[atom] if atom in e.group.outer else "0"
-        count = e.bound(atom) if atom in e.tiles or atom not in e.group.outer else "1"
-        term = combined(s.combiner, s.code, total, load(place.code, f"{x}[j * {step}]"))
-        with w.block(f"for j in range({begin}):"):
-            w.put(f"{total} = {term}")
-        target = e.step(f"w{i}", atom, s.target.strides.get(atom, 0))
-        shift = begin if s.place.kind == "tensor" else "0"
-        with w.block(f"for j in range({begin}, {begin} + {count}):"):
-            at = f"{out}[(j - {begin} + {shift}) * {target}]"
-            if s.member.node.attr("exclusive"):
-                w.put(f"{at} = {store(s.place.code, total)}")
-                w.put(f"{total} = {term}")
-            else:
-                w.put(f"{total} = {term}")
-                w.put(f"{at} = {store(s.place.code, total)}")
+    _Loops(e, stage, i).write()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
 from fusion_search.codegen.access import library_kernel
 from fusion_search.codegen.blocks import is_reduce
+from fusion_search.codegen.buffers import ALIGN, Lifetime, plan_buffers
 from fusion_search.codegen.convolution import emit_convolution
-from fusion_search.codegen.emit import Emitter
+from fusion_search.codegen.emit import Emitter, Reservation
 from fusion_search.codegen.extents import actual
 from fusion_search.codegen.generic import emit_generic
 from fusion_search.codegen.nest import emit_loops
@@ -16,12 +18,36 @@ from fusion_search.codegen.parts import emit_parts
 from fusion_search.codegen.pooling import emit_pool
 from fusion_search.codegen.product import emit_product
 from fusion_search.codegen.reductions import emit_reductions
+from fusion_search.codegen.scan import emit_scan
 from fusion_search.codegen.scatter import emit_scatter
 from fusion_search.codegen.stages import Stage
 from fusion_search.codegen.writer import Slot
 from fusion_search.fusion.analysis import Analysis
 from fusion_search.fusion.program import Member, Program
 from fusion_search.ir.spec import OpSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One outer loop of a kernel: how many of its steps an item takes.
+
+    Attributes
+    ----------
+    loop : int
+        The kernel's number of the loop.
+    atoms : tuple of int
+        The atoms of the group that it walks as one, outermost first.
+    extent, tile : int
+        Steps of the run, and of one item.
+    free : bool
+        Any tile gives the same kernel: it is a number in the argument table.
+    """
+
+    loop: int
+    atoms: tuple[int, ...]
+    extent: int
+    tile: int
+    free: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +66,10 @@ class Kernel:
         What one thread needs.
     work_ns : float
         A rough serial time, from which the runtime chooses the items a task.
+    blocks : tuple of Block
+        The outer loops, whose product is `items`.
+    reserved : tuple of Reservation
+        The parts of the scratch.
     """
 
     source: str
@@ -47,17 +77,54 @@ class Kernel:
     items: int
     scratch_bytes: int
     work_ns: float
+    blocks: tuple[Block, ...] = ()
+    reserved: tuple[Reservation, ...] = ()
 
 
-def build(program: Program, analysis: Analysis) -> Kernel:
-    """Generate the kernel of a legal group that the generator can emit."""
-    e = Emitter(program, analysis)
+def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None) -> Kernel:
+    """Generate the kernel of a legal group that the generator can emit.
+
+    Parameters
+    ----------
+    program : Program
+    analysis : Analysis
+    tiles : mapping of int to int, optional
+        Tiles for some of the loops that are free in the kernel's blocks, in place of the generator's own.
+    """
+    e = Emitter(program, analysis, tiles)
     items = e.open()
     e.w.compiler = _compiler(e)
-    for stage in e.stages:
+    for k, stage in enumerate(e.stages):
+        e.now = k
         _emit(e, stage)
     work = sum(_points(m) * _nanoseconds(m.spec) for m in e.group.members)
-    return Kernel(e.w.source("kernel"), tuple(e.w.finished()), actual(items), actual(e.scratch), work)
+    reserved = tuple(e.reserved.values())
+    made = Kernel(e.w.source("kernel"), tuple(e.w.finished()), actual(items), 0, work, _blocks(e), reserved)
+    arena = plan_buffers([Lifetime(f"{part.slot:6}", part.nbytes, part.first, part.last) for part in reserved])
+    return placed(made, {int(name): offset for name, offset in arena.offsets.items()}, arena.nbytes)
+
+
+def placed(kernel: Kernel, offsets: Mapping[int, int], nbytes: int) -> Kernel:
+    """Return a kernel with the parts of its scratch at these offsets, by slot."""
+    slots = tuple(Slot(None, offsets[k]) if k in offsets else slot for k, slot in enumerate(kernel.slots))
+    return replace(kernel, slots=slots, scratch_bytes=nbytes)
+
+
+def scratch_apart(kernel: Kernel) -> Kernel:
+    """Return a kernel no two parts of whose scratch share a place, so that a wrong access of one is none of another."""
+    offsets: dict[int, int] = {}
+    at = 0
+    for part in kernel.reserved:
+        offsets[part.slot] = at
+        at += -(-max(part.nbytes, 1) // ALIGN) * ALIGN
+    return placed(kernel, offsets, at)
+
+
+def _blocks(e: Emitter) -> tuple[Block, ...]:
+    return tuple(
+        Block(a, e.group.pieces[a], actual(e.group.extents[a]), actual(e.tiles.get(a, 1)), a in e.tiles and a not in e.whole)
+        for a in sorted(e.group.outer)
+    )
 
 
 #: A loop from here on has enough whole vectors for what is left over not to matter.
@@ -91,6 +158,8 @@ def _emit(e: Emitter, stage: Stage) -> None:
             emit_convolution(e, i)
         elif kernel == "pool":
             emit_pool(e, i)
+        elif e.group.members[i].domain.serial:
+            emit_scan(e, stage, i)
         else:
             emit_generic(e, stage, i)
 

@@ -190,7 +190,7 @@ def _turn(
     if same in known:
         return known[same]
     width = e.tiles[inner]
-    at = w.number(("turned", *where), e.reserve(4 * width * e.tiles[beside]))
+    at = e.reserve(("turned", *where), 4 * width * e.tiles[beside])
     copy = Place("scratch", place.code, f"S + {at}", {beside: width, inner: 1}, f"turned{where}")
     nest = Nest(e, stage, inner, {**variables, beside: "0"})
     source = nest.pointer(key, place, linear)

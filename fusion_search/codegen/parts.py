@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from fusion_search.codegen.access import Linear
-from fusion_search.codegen.emit import Emitter, Place
+from fusion_search.codegen.emit import Emitter
 from fusion_search.codegen.extents import actual
 from fusion_search.codegen.nest import Nest
 from fusion_search.codegen.stages import Stage
-from fusion_search.codegen.writer import COMPUTE, Slot, load, store
+from fusion_search.codegen.writer import COMPUTE, Slot, code_of, load, store
 
 #: From this many parts on, a concat is written as a loop over them.
 MANY_PARTS = 3
@@ -52,20 +52,21 @@ def _emit_alike(e: Emitter, stage: Stage, i: int, axis: int) -> bool:
     atoms = e.original[i][axis]
     if len(member.operands) < MANY_PARTS or not atoms or any(operand.parameter for operand in member.operands):
         return False
-    sources = [e.source_of(i, k) for k in range(len(member.operands))]
+    sources = [_tensor_of(e, i, k) for k in range(len(member.operands))]
     order, atom = stage.order, atoms[0]
     inner = order[-1] if order else None
     kinds = set()
     rows: list[list[Slot]] = []
     start = 0
-    for (_, where, linear, _), operand in zip(sources, member.operands, strict=True):
-        if not isinstance(where, Place) or where.kind != "tensor" or linear is None:
+    for source, operand in zip(sources, member.operands, strict=True):
+        if source is None:
             return False
+        tensor, code, linear = source
         walked = tuple(a for a in sorted(linear.strides) if linear.strides[a])
-        kinds.add((where.code, walked, inner is not None and linear.strides.get(inner, 0) == 1))
+        kinds.add((code, walked, inner is not None and linear.strides.get(inner, 0) == 1))
         stop = start + operand.shape[axis]
         steps = [Slot(None, actual(linear.strides[a])) for a in walked]
-        rows.append([Slot(None, actual(start)), Slot(None, actual(stop)), Slot(where.key), Slot(None, actual(linear.offset)), *steps])
+        rows.append([Slot(None, actual(start)), Slot(None, actual(stop)), Slot(tensor), Slot(None, actual(linear.offset)), *steps])
         start = stop
     if len(kinds) != 1:
         return False
@@ -102,16 +103,26 @@ def _emit_alike(e: Emitter, stage: Stage, i: int, axis: int) -> bool:
                 parts.append(f"{variables[a]} * {steps_of[a]}")
             elif a == inner and nest.strip:
                 parts.append(f"{nest.strip} * {steps_of[a]}")
-        source = w.name("x")
-        w.put(f"{source} = p_{code}(T[{row} + 2], {' + '.join(parts)})")
-        element = f"{source}[0]"
+        x = w.name("x")
+        w.put(f"{x} = p_{code}(T[{row} + 2], {' + '.join(parts)})")
+        element = f"{x}[0]"
         if inner is not None:
             if inner in walked:
-                element = f"{source}[j]" if unit else f"{source}[j * {steps_of[inner]}]"
+                element = f"{x}[j]" if unit else f"{x}[j * {steps_of[inner]}]"
             bound = f"{highs[inner]} - {lows[inner]}" if inner in lows else e.bound(inner)
             stack.enter_context(w.block(f"for j in range({bound}):"))
         w.put(f"{nest.element(f'w{i}', pointer, target)} = {store(place.code, load(code, element))}")
     return True
+
+
+def _tensor_of(e: Emitter, i: int, k: int) -> tuple[str, str, Linear] | None:
+    """The tensor that holds an operand, its storage code and address; None when no tensor does. No slot is taken for it."""
+    operand = e.group.members[i].operands[k]
+    producer = e.group.producers.get((i, k))
+    if producer is not None and e.places[producer].kind != "tensor":
+        return None
+    tensor = e.program.value_name[operand.base]
+    return tensor, code_of(e.graph.values[tensor].dtype), e.group.reads[(i, k)]
 
 
 def _literal(e: Emitter, code: str, value: object) -> str:

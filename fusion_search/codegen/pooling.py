@@ -41,7 +41,7 @@ def emit_pool(e: Emitter, i: int) -> None:
     shape = pool_shape(member)
     names = [w.number(("pool", i, k), int(value)) for k, value in enumerate(shape.descriptor())]
     image, channel, row, _ = (atoms[0] if atoms else None for atoms in e.original[i][:4])
-    function, scratch = w.external("pool_tile_f32"), w.number(("pool scratch", i), e.reserve(conv_scratch_bytes(shape)))
+    function, scratch = w.external("pool_tile_f32"), e.reserve(("pool scratch", i), conv_scratch_bytes(shape))
     kind = POOL_MAX if member.spec.combiner == "max" else POOL_SUM
     with ExitStack() as stack:
         inside: dict[int, str] = {}

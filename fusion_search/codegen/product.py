@@ -33,7 +33,7 @@ def emit_product(e: Emitter, i: int) -> None:
     loops = [a for a in walked if a not in e.group.outer or a in e.tiles]
     size = 8 if result.code == "f8" else 4
     function = w.external("gemm_f64" if size == 8 else "gemm_f32")
-    scratch = w.number("gemm scratch", e.reserve(gemm_scratch_bytes()))
+    scratch = e.reserve("gemm scratch", gemm_scratch_bytes())
     with ExitStack() as stack:
         variables: dict[int, str] = {}
         for atom in loops:

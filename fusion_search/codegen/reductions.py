@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
+from fusion_search.codegen import blocks
 from fusion_search.codegen.access import Linear
 from fusion_search.codegen.blocks import by_lanes, is_reduce
 from fusion_search.codegen.emit import NEUTRAL, Emitter, Place
@@ -145,7 +147,6 @@ def _finish(e: Emitter, stage: Stage, i: int, text: str, variables: dict[int, st
 
 def _emit_accumulate(e: Emitter, stage: Stage, reducers: list[int]) -> None:
     """Reductions over leading dimensions: one accumulator an output, in the order of the reduced loops."""
-    w = e.w
     reduced = e.group.loops[reducers[0]].reduced
     parallel = [a for a in stage.order if a not in reduced]
     totals = {i: _accumulator(e, i, parallel) for i in reducers}
@@ -153,21 +154,140 @@ def _emit_accumulate(e: Emitter, stage: Stage, reducers: list[int]) -> None:
         _over(e, stage, i, parallel, totals[i], "start")
     order = stage.order
     inner = order[-1] if order else None
+    sums = [i for i in reducers if e.group.members[i].spec.combiner in ("sum", "mean") and COMPUTE[e.places[i].code] == "f4"]
     with ExitStack() as stack:
-        variables = open_loops(e, stack, order[:-1])
-        nest = Nest(e, stage, inner, variables)
-        ready = prepare(nest, stage.members)
-        pointers = {i: nest.pointer(f"a{i}", total, Linear(total.strides)) for i, total in totals.items() if total.kind != "local"}
-        if inner is not None:
-            stack.enter_context(w.block(f"for j in range({e.bound(inner)}):"))
-        define(nest, stage.members, ready)
-        for i in reducers:
-            text, source = argument(nest, ready, i, 0)
-            total = totals[i]
-            at = nest.element(f"a{i}", pointers[i], Linear(total.strides)) if i in pointers else total.address
-            w.put(f"{at} = {rounded(total.code, _combined(e, i, at, converted(source, text)))}")
+        variables = open_loops(e, stack, [a for a in order[:-1] if a not in reduced])
+        chunks = Chunks(Nest(e, stage, inner if inner not in reduced else None, variables), {i: totals[i] for i in sums})
+        with chunks.terms([a for a in order[:-1] if a in reduced], inner if inner in reduced else None) as walked:
+            nest = Nest(e, stage, inner, variables | walked)
+            ready = prepare(nest, stage.members)
+            pointers = {i: nest.pointer(f"a{i}", total, Linear(total.strides)) for i, total in totals.items() if total.kind != "local"}
+            with ExitStack() as row:
+                if inner is not None:
+                    row.enter_context(e.w.block(f"for j in range({e.bound(inner)}):"))
+                define(nest, stage.members, ready)
+                for i in reducers:
+                    text, source = argument(nest, ready, i, 0)
+                    total = totals[i]
+                    at = nest.element(f"a{i}", pointers[i], Linear(total.strides)) if i in pointers else total.address
+                    e.w.put(f"{at} = {rounded(total.code, _combined(e, i, at, converted(source, text)))}")
+                if inner in reduced:
+                    chunks.count()
+        chunks.finish()
     for i in reducers:
         _over(e, stage, i, parallel, totals[i], "finish")
+
+
+class Chunks:
+    """Sums of many float32 terms, one after the other, would lose digits: they are summed in chunks, and the chunks in chunks.
+
+    Chunks are counted in terms of one result, so that the order of additions is fixed by the shape. Up to one chunk of terms
+    nothing is different.
+
+    Parameters
+    ----------
+    nest : Nest
+        The loops outside the reduced ones, and the innermost one unless it is reduced.
+    totals : dict of int to Place
+        Where the reductions accumulate.
+    """
+
+    def __init__(self, nest: Nest, totals: dict[int, Place]) -> None:
+        self.nest, self.totals = nest, totals
+        self.size, self.counter, self.chunks = "", "", ""
+        self.sums: list[dict[int, Place]] = []
+        self.pointers: dict[int, str] = {}
+        if not totals:
+            return
+        w = nest.e.w
+        self.size, self.counter, self.chunks = w.number("terms of a chunk", blocks.CHUNK_TERMS), w.name("k"), w.name("k")
+        self.sums = [{i: self._row((i, level)) for i in totals} for level in range(2)]
+        for i, total in totals.items():
+            if total.kind != "local":
+                self.pointers[i] = nest.pointer(f"a{i}", total, Linear(total.strides))
+        w.put(f"{self.chunks} = 0")
+
+    def _row(self, key: tuple[int, int]) -> Place:
+        """A sum of chunks for every accumulator that the innermost loop reaches."""
+        e, inner = self.nest.e, self.nest.inner
+        if inner is None:
+            name = e.w.name("v")
+            e.w.put(f"{name} = T_f4(-0.0)")
+            return Place("local", "f4", name)
+        offset = e.reserve(("chunks", *key), 4 * e.tiles.get(inner, e.group.extents[inner]))
+        name = e.w.name("u")
+        e.w.put(f"{name} = p_f4(S + {offset}, 0)")
+        return Place("scratch", "f4", f"{name}[j]")
+
+    def _total(self, i: int) -> str:
+        total = self.totals[i]
+        return self.nest.element(f"a{i}", self.pointers[i], Linear(total.strides)) if i in self.pointers else total.address
+
+    def _each(self, *lines: str) -> None:
+        """Write lines for every element of the innermost loop."""
+        w = self.nest.e.w
+        with ExitStack() as stack:
+            if self.nest.inner is not None:
+                stack.enter_context(w.block(f"for j in range({self.nest.e.bound(self.nest.inner)}):"))
+            for line in lines:
+                w.put(line)
+
+    @contextmanager
+    def terms(self, atoms: list[int], innermost: int | None) -> Iterator[dict[int, str]]:
+        """Open the reduced loops outside the innermost loop; yield their variables. The body is one term of every result.
+
+        Parameters
+        ----------
+        atoms : list of int
+        innermost : int or None
+            The innermost loop when it is reduced as well: then the body has many terms, and counts them itself.
+        """
+        e, w = self.nest.e, self.nest.e.w
+        if len(atoms) == 1 and innermost is None and self.totals:  # cut the loop, which is cheaper than counting its steps
+            at, start, bound = w.name("i"), w.name("i"), e.bound(atoms[0])
+            with w.block(f"for {start} in range(0, {bound}, {self.size}):"):
+                with w.block(f"for {at} in range({start}, min({start} + {self.size}, {bound})):"):
+                    yield {atoms[0]: at}
+                with w.block(f"if {start} + {self.size} <= {bound}:"):
+                    self._carry()
+            return
+        if self.totals:
+            w.put(f"{self.counter} = 0")
+        with ExitStack() as walk:
+            yield open_loops(e, walk, atoms)
+            if innermost is None:
+                self.count()
+
+    def count(self) -> None:
+        """Count one term."""
+        if not self.totals:
+            return
+        w, k, n = self.nest.e.w, self.counter, self.size
+        w.put(f"{k} += 1")
+        with w.block(f"if {k} == {n}:"):  # no remainder: a division for each term would cost more than the term
+            w.put(f"{k} = 0")
+            self._carry()
+
+    def _carry(self) -> None:
+        """After a chunk of terms, add the accumulators to the sums of chunks."""
+        w, n = self.nest.e.w, self.size
+        w.put(f"{self.chunks} += 1")
+        for i in self.totals:
+            at, (small, large) = self._total(i), (level[i].address for level in self.sums)
+            with w.block(f"if {self.chunks} == 1:"):
+                self._each(f"{small} = T_f4(-0.0)", f"{large} = T_f4(-0.0)")
+            self._each(f"{small} = {small} + {at}", f"{at} = T_f4(-0.0)")
+            with w.block(f"if {self.chunks} % {n} == 0:"):
+                self._each(f"{large} = {large} + {small}", f"{small} = T_f4(-0.0)")
+
+    def finish(self) -> None:
+        """Add up what is left."""
+        if not self.totals:
+            return
+        with self.nest.e.w.block(f"if {self.chunks}:"):
+            for i in self.totals:
+                at, (small, large) = self._total(i), (level[i].address for level in self.sums)
+                self._each(f"{at} = {large} + ({small} + {at})")
 
 
 def _accumulator(e: Emitter, i: int, parallel: list[int]) -> Place:
@@ -183,7 +303,7 @@ def _accumulator(e: Emitter, i: int, parallel: list[int]) -> Place:
     for atom in reversed(spanned):
         strides[atom] = step
         step *= e.tiles.get(atom, e.group.extents[atom])
-    return Place("scratch", code, f"S + {e.w.number(('total', i), e.reserve(4 * step))}", strides, f"total{i}")
+    return Place("scratch", code, f"S + {e.reserve(('total', i), 4 * step)}", strides, f"total{i}")
 
 
 def _combined(e: Emitter, i: int, total: str, text: str) -> str:

@@ -2,8 +2,8 @@
 
 Reductions are not split over blocks.
 
-* Outer loops L: every atom that each live-out member carries, that no member reduces or scatters along, along which no
-  computed value is read elsewhere than at the reader's own index, and that is no conflict. Any smaller L is L with some tiles as
+* Outer loops L: every atom that each live-out member carries, that no member reduces, walks in order or scatters along, along which
+  no computed value is read elsewhere than at the reader's own index, and that is no conflict. Any smaller L is L with some tiles as
   long as the loop, so pricing the largest L over all tiles prices every legal L.
 * Stages: members that can share one inner loop nest; a reader of a reduction, of a contraction, or of a value with
   another nest comes in a later stage, and what crosses stages is a scratch buffer.
@@ -140,6 +140,29 @@ def analyse(program: Program, group: int, line_bytes: int) -> Analysis:
     )
 
 
+def features_under(
+    program: Program, group: int, analysis: Analysis, blocks: Sequence[tuple[tuple[int, ...], int]], line_bytes: int
+) -> GroupFeatures:
+    """Count a group under one schedule of any blocks, not only those that the knobs offer.
+
+    Parameters
+    ----------
+    program : Program
+    group : int
+        Mask of positions.
+    analysis : Analysis
+        Of that group.
+    blocks : sequence of (tuple of int, int)
+        Outer atoms that are blocked together and have equal effect, and the tile of their product; every outer atom once.
+    line_bytes : int
+    """
+    members = [program.members[p] for p in analysis.positions]
+    carried = [[a for loop in analysis.loops.loops[i][: m.domain.rank] for a in loop] for i, m in enumerate(members)]
+    counter = _Counter(members, analysis.loops, analysis.outer, carried, line_bytes)
+    knobs, tiles = tuple(atoms for atoms, _ in blocks), tuple(tile for _, tile in blocks)
+    return counter.count(live_outs(program, analysis.positions, group), analysis.scratch, knobs, (tiles,))
+
+
 def _is_live_in(operand: Operand, mask: int) -> bool:
     return not operand.parameter and not (operand.producer >= 0 and mask >> operand.producer & 1)
 
@@ -154,6 +177,8 @@ def _outer(
     refused = set(loops.conflicts)
     for atoms in reduced:
         refused |= atoms
+    for i, member in enumerate(members):
+        refused |= {a for loop in member.domain.serial for a in loops.loops[i][loop]}
     for read in loops.reads:
         refused |= read.barred
     for i, member in enumerate(members):

@@ -212,8 +212,7 @@ class GroupSpace:
         found = [
             reason
             for reason in (
-                rule(group)
-                for rule in (self._convex, self._lonely, self._size, self._contractions, self._own_copies, self._connected)
+                rule(group) for rule in (self._convex, self._lonely, self._size, self._contractions, self._own_copies, self._connected)
             )
             if reason
         ]

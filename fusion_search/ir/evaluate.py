@@ -39,7 +39,8 @@ def evaluate(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
         if node.op == "Opaque":
             memory.update(zip(node.outputs, node.attr("call").function(arrays), strict=True))
         else:
-            memory[node.output] = OPS[node.op].evaluate(arrays, dict(node.attrs))
+            with np.errstate(all="ignore"):  # infinities and NaN are results like others
+                memory[node.output] = OPS[node.op].evaluate(arrays, dict(node.attrs))
     results: dict[str, Any] = {value.name: read(value.name) for value in graph.outputs}
     # a sequence stays a list
     for name, result in results.items():

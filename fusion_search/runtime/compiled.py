@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,8 @@ from fusion_search.ir.opaque import RUNTIME
 from fusion_search.passes import run_passes
 from fusion_search.runtime.program import Array, BoundPlan
 from fusion_search.runtime.refit import RunGroup, refit, space_of
-from fusion_search.search.methods import METHODS
+from fusion_search.runtime.schedules import chooser
+from fusion_search.search.methods import METHODS, collector_paused
 from fusion_search.search.plan import Plan
 
 #: Bindings to other extents that are kept ready, the latest ones.
@@ -42,6 +44,10 @@ class CompiledPlan:
     """
 
     def __init__(self, plan: Plan) -> None:
+        with collector_paused():  # thousands of small records, none of them garbage
+            self._compile(plan)
+
+    def _compile(self, plan: Plan) -> None:
         self.plan = plan
         source = plan.graph.source
         generic = source.generic if source else None
@@ -50,10 +56,13 @@ class CompiledPlan:
         self._groups = [RunGroup(group.nodes, group.stores) for group in plan.groups]
         if self._generic is not None:
             self._groups = refit(plan, self._groups, self._generic)
+        self._lock = threading.RLock()
         self._bound: dict[BindingKey, BoundPlan] = {}
         self._generics = {values_key(source.values if source else {}): self._generic}
         self._latest = plan.graph
-        self.planned = BoundPlan(plan.graph, self._groups, self._generic)
+        tuned = {group.nodes: group.tuned for group in plan.groups if group.tuned is not None}
+        self._choose = chooser(tuned)  # measured for the planned extents; others run as the generator chooses
+        self.planned = BoundPlan(plan.graph, self._groups, self._generic, self._choose)
         self.compilations = self.planned.compilations
         self._dims = dict(source.dims) if source else {}
         #: Inputs that are bound by their elements: those bound when it was planned, and those found to be needed.
@@ -65,41 +74,46 @@ class CompiledPlan:
         """Planned buffers, results and scratch for the planned shapes."""
         return self.planned.peak_bytes
 
-    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        """Run the plan.
+    def __call__(self, feeds: Mapping[str, Any], *, out: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """Run the plan. Several threads may do so at once, with feeds of any shapes: each run has a workspace of its own.
 
         Parameters
         ----------
         feeds : mapping of str to array_like
             One array for each input, of the input's dtype; its shape may differ from the planned one wherever the
             model's is symbolic. Inputs are never written. Initialisers that the model lists as inputs may be fed too.
+        out : mapping of str to numpy.ndarray, optional
+            Arrays for some or all of the results: of the result's dtype and shape, C-contiguous, aligned, writeable, and apart
+            from the inputs and from each other. After an error in the run their content is undefined.
 
         Returns
         -------
         dict of str to numpy.ndarray
-            New arrays, which later runs do not touch.
+            The arrays of `out`, and new arrays for the other results, which later runs do not touch.
 
         Raises
         ------
         FeedError
-            For a missing or unknown name, another dtype, or a shape that the model does not allow.
+            For a missing or unknown name, another dtype, a shape that the model does not allow, or an array of `out` that cannot
+            take its result.
         """
         arrays = self.checked(feeds)
-        return self.for_feeds(arrays)(arrays)
+        return self.for_feeds(arrays)(arrays, out)
 
     def for_feeds(self, arrays: Mapping[str, Array]) -> BoundPlan:
         """Return the plan bound to the shapes of these feeds, and to their elements where those decide shapes or places."""
         source = self.plan.graph.source
         overrides = {name: arrays[name] for name in arrays if source and name in source.overridable}
         dims = self._bind_dims(arrays)
-        if overrides:
-            return self._rebind(dims, overrides, arrays)
-        bound = self._bound.pop(self._key(dims, arrays), None) or self._rebind(dims, {}, arrays)
-        self._bound[self._key(dims, arrays)] = bound  # the latest last; binding may have found more inputs that count
-        for old in [k for k in self._bound if self._bound[k] is not self.planned][:-KEPT_BINDINGS]:
-            del self._bound[old]
-        self._latest = bound.graph
-        return bound
+        with self._lock:
+            if overrides:
+                return self._rebind(dims, overrides, arrays)
+            bound = self._bound.pop(self._key(dims, arrays), None) or self._rebind(dims, {}, arrays)
+            self._bound[self._key(dims, arrays)] = bound  # the latest last; binding may have found more inputs that count
+            for old in [k for k in self._bound if self._bound[k] is not self.planned][:-KEPT_BINDINGS]:
+                del self._bound[old]
+            self._latest = bound.graph
+            return bound
 
     def replan(self, *, time_limit_s: float = 60.0) -> Plan:
         """Search a plan for the extents of the last run, by the method of this one.
@@ -128,7 +142,8 @@ class CompiledPlan:
             generic = found.generic if found is not None else None
             self._generics = {k: v for k, v in self._generics.items() if v is self._generic}
             self._generics[key] = run_passes(generic) if generic is not None else None
-        bound = BoundPlan(graph, refit(self.plan, self._groups, graph), self._generics[key])
+        choose = self._choose if dict(dims) == self._dims else None
+        bound = BoundPlan(graph, refit(self.plan, self._groups, graph), self._generics[key], choose)
         self.compilations += bound.compilations
         return bound
 

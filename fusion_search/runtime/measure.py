@@ -169,19 +169,20 @@ def measure(run: CompiledPlan, feeds: Mapping[str, Any] | None = None, *, runs: 
         begun = time.perf_counter()
         run(feeds)
         whole.append(time.perf_counter() - begun)
-        parts.append(_parts(bound, feeds))
+        parts.append(group_times(bound, feeds))
     medians = [statistics.median(column) for column in zip(*parts, strict=True)] if parts and parts[0] else []
     return Measurement(statistics.median(whole), len(whole), tuple(medians), bound.peak_bytes)
 
 
-def _parts(bound: BoundPlan, feeds: Mapping[str, Any]) -> list[float]:
-    """Run the plan step by step and time each."""
-    memory = bound.begin(feeds)
+def group_times(bound: BoundPlan, feeds: Mapping[str, Any]) -> list[float]:
+    """Run a plan step by step and return the seconds of each."""
     times: list[float] = []
-    for segment in bound.segments:
-        pieces = [(k, k + 1) for k in range(*segment)] if isinstance(segment, tuple) else [segment]
-        for piece in pieces:
-            begun = time.perf_counter()
-            bound.run_segment(piece, memory)
-            times.append(time.perf_counter() - begun)
+    with bound.workspace() as space:
+        bound.begin(feeds, space)
+        for segment in bound.segments:
+            pieces = [(k, k + 1) for k in range(*segment)] if isinstance(segment, tuple) else [segment]
+            for piece in pieces:
+                begun = time.perf_counter()
+                bound.run_segment(piece, space)
+                times.append(time.perf_counter() - begun)
     return times

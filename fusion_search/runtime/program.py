@@ -1,10 +1,12 @@
-"""A compiled plan for one set of shapes: buffers, argument tables and the step table."""
+"""A compiled plan for one set of shapes: kernels, planned memory and the step table."""
 
 from __future__ import annotations
 
-import sys
+import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numba
@@ -17,9 +19,11 @@ from fusion_search.codegen.writer import HEADER
 from fusion_search.errors import FeedError
 from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
-from fusion_search.runtime.buffers import Lifetime, plan_buffers
+from fusion_search.runtime.memory import Scratch, plan_memory, stride_of
+from fusion_search.runtime.outputs import checked_outputs
 from fusion_search.runtime.refit import RunGroup
-from fusion_search.runtime.steps import CallStep, KernelStep, Step, make_steps
+from fusion_search.runtime.results import ResultBuffers
+from fusion_search.runtime.steps import CallStep, Choice, Choose, KernelStep, Made, make_steps
 
 Array = np.ndarray[Any, Any]
 
@@ -30,20 +34,47 @@ LIBRARY = {
     "conv_tile_f32": lambda: conv_address("conv_tile"),
     "pool_tile_f32": lambda: conv_address("pool_tile"),
 }
+#: The only threading layers that several threads may enter at once; Numba ends the process when others are.
+SAFE_LAYERS = ("omp", "tbb", "safe", "threadsafe")
+#: Bases of the argument tables that every workspace has: its arena and its flag.
+ARENA, FLAG = 0, 1
+#: An arena starts on a page, so that the same plan has the same places in every process.
+PAGE = 4096
+_one_at_a_time = threading.RLock()
 
 
-def _references(buffers: list[Array], k: int) -> int:
-    return sys.getrefcount(buffers[k])
+@dataclass(slots=True)
+class Workspace:
+    """What one run in flight writes to, apart from the results: the arena, scratch in it, and argument tables.
+
+    A run takes one from the pool of its plan and puts it back, so runs in several threads never share one, and a thread that runs
+    again and again touches the same pages.
+    """
+
+    arena: Array
+    flag: Array
+    bases: Array
+    table: Array
+    rows: Array
+    memory: dict[str, Any] = field(default_factory=dict)
 
 
-#: References to a kept buffer when no result lives in it: counted, since interpreters differ in what a call holds.
-UNHELD = _references([np.empty(1, np.uint8)], 0)
-#: Buffers kept for each result.
-KEPT_BUFFERS = 2
+@dataclass(frozen=True, slots=True)
+class LoneStep:
+    """One step by itself, with its own argument table and scratch."""
+
+    rows: Array
+    table: Array
+    scratch: Array
+    threads: int
+
+    def run(self) -> None:
+        """Run the step as often as it was laid out for."""
+        driver.run_plan(self.rows, len(self.rows), self.threads)
 
 
 class BoundPlan:
-    """A plan compiled for the shapes of one graph.
+    """A plan compiled for the shapes of one graph; safe to call from several threads at once.
 
     Parameters
     ----------
@@ -52,26 +83,50 @@ class BoundPlan:
         The groups in order; given by node names, each stores what groups that do not compute it need.
     generic : Graph, optional
         The model for generic extents, which gives the kernels their structure.
+    choose : callable, optional
+        Says how a kernel is to run in place of what the generator and the runtime choose.
 
     Attributes
     ----------
     compilations : int
         Kernels that were compiled, not found in the cache.
-    peak_bytes : int
-        Planned buffers and scratch.
+    memory : MemoryPlan
+        Planned buffers, scratch and results of one run.
     """
 
-    def __init__(self, graph: Graph, groups: Sequence[RunGroup] | Sequence[Sequence[str]], generic: Graph | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        groups: Sequence[RunGroup] | Sequence[Sequence[str]],
+        generic: Graph | None = None,
+        choose: Choose | None = None,
+    ) -> None:
         self.graph = graph
         self.threads = int(numba.get_num_threads())
-        self.steps = make_steps(graph, groups, self.threads, generic)
+        #: The kernels as the generator makes them, by nodes.
+        self.kernels: dict[tuple[str, ...], Made] = {}
+        self.steps = make_steps(graph, groups, self.threads, generic, self._remembering(choose))
         before = loader.stats().compiled
         addresses = self._compile()
         self.compilations = loader.stats().compiled - before
+        self.memory = plan_memory(graph, self.steps, self.threads)
+        self._given = {value.name for value in graph.inputs} | set(graph.constants)
+        self._results = ResultBuffers()
         self._lock = threading.Lock()
-        self._buffers: dict[str, list[Array]] = {}
-        self._plan_memory()
+        self._idle: list[Workspace] = []
         self._build_tables(addresses)
+
+    def _remembering(self, choose: Choose | None) -> Choose:
+        def chosen(made: Made) -> Choice | None:
+            self.kernels[made.nodes] = made
+            return choose(made) if choose else None
+
+        return chosen
+
+    @property
+    def peak_bytes(self) -> int:
+        """Planned buffers, scratch and results of one run."""
+        return self.memory.peak_bytes
 
     # ------------------------------------------------------------------ building
 
@@ -82,189 +137,208 @@ class BoundPlan:
                 addresses[step.kernel.source] = loader.load(HEADER + step.kernel.source, ["kernel"])["kernel"]
         return addresses
 
-    def _plan_memory(self) -> None:
-        graph = self.graph
-        last: dict[str, int] = {}
-        first: dict[str, int] = {}
-        for k, step in enumerate(self.steps):
-            for name in _touched(graph, step):
-                first.setdefault(name, k)
-                last[name] = k
-        self.results = {graph.base(value.name) for value in graph.outputs}
-        given = {value.name for value in graph.inputs} | set(graph.constants)
-        dynamic = {name for name in first if graph.values[name].dtype == RUNTIME}
-        lifetimes = [
-            Lifetime(name, graph.values[name].nbytes, first[name], last[name])
-            for name in first
-            if name not in given and name not in self.results and name not in dynamic
-        ]
-        self.arena_plan = plan_buffers(lifetimes)
-        self.arena = np.zeros(self.arena_plan.nbytes + 64, np.uint8)
-        self._arena_base = -(-self.arena.ctypes.data // 64) * 64
-        scratch = max((step.kernel.scratch_bytes for step in self.steps if isinstance(step, KernelStep)), default=0)
-        self.scratch_stride = -(-(scratch + 256) // 4096) * 4096
-        slots = driver.scratch_slots()
-        self.scratch = np.zeros(self.scratch_stride * slots + 4096, np.uint8)
-        self._scratch_base = -(-self.scratch.ctypes.data // 4096) * 4096
-        self.flag = np.zeros(8, np.int64)
-        self.constants = {name: np.ascontiguousarray(graph.constants[name]) for name in first if name in graph.constants}
-        produced = sum(graph.values[name].nbytes for name in self.results if name not in given and name not in dynamic)
-        self.peak_bytes = self.arena_plan.nbytes + self.scratch_stride * slots + produced
-
     def _build_tables(self, addresses: dict[str, int]) -> None:
-        """Lay out all argument tables in one array; what moves from run to run is filled in by `bind`."""
+        """Lay out all argument tables in one array; a workspace fills in the addresses."""
         graph = self.graph
-        moving = dict.fromkeys([*(value.name for value in graph.inputs), *sorted(self.results)])  # an output may be an input
-        self.moving = {name: k for k, name in enumerate(moving)}
+        self.constants = {name: np.ascontiguousarray(graph.constants[name]) for name in self.memory.touched if name in graph.constants}
+        moving = dict.fromkeys([*(value.name for value in graph.inputs), *sorted(self.memory.results)])
+        self._moving = {name: k for k, name in enumerate(moving, FLAG + 1)}
         slots: list[int] = []
         offsets: list[int] = []
         starts: list[int] = []
         for step in self.steps:
             starts.append(len(slots))
-            if not isinstance(step, KernelStep):
-                continue
-            for slot in step.kernel.slots:
-                if slot.value is None:
-                    slots.append(-1)
-                    offsets.append(slot.number)
-                elif slot.value == "":
-                    slots.append(-1)
-                    offsets.append(self.flag.ctypes.data)
-                elif slot.external:
-                    slots.append(-1)
-                    offsets.append(LIBRARY[slot.value]())
-                elif slot.value in self.constants:
-                    slots.append(-1)
-                    offsets.append(self.constants[slot.value].ctypes.data + slot.number)
-                elif slot.value in self.moving:
-                    slots.append(self.moving[slot.value])
-                    offsets.append(slot.number)
-                else:
-                    slots.append(-1)
-                    offsets.append(self._arena_base + self.arena_plan.offsets[slot.value] + slot.number)
-            slots += [-1] * (-len(slots) % 8)
-            offsets += [0] * (-len(offsets) % 8)
+            if isinstance(step, KernelStep):
+                for base, offset in self._entries(step):
+                    slots.append(base)
+                    offsets.append(offset)
+                slots += [-1] * (-len(slots) % 8)
+                offsets += [0] * (-len(offsets) % 8)
         self._slots = np.array(slots, np.int64)
         self._offsets = np.array(offsets, np.int64)
-        self._table = np.zeros(len(slots) + 8, np.int64)
         rows = []
         self.segments: list[tuple[int, int] | CallStep] = []
-        for step, start in zip(self.steps, starts, strict=True):
+        nowhere = Scratch(0, 0)
+        for k, (step, start) in enumerate(zip(self.steps, starts, strict=True)):
             if isinstance(step, CallStep):
                 self.segments.append(step)
                 continue
-            rows.append((addresses[step.kernel.source], self._table.ctypes.data + 8 * start, step.kernel.items, step.chunk))
+            scratch = self.memory.scratch.get(k, nowhere)
+            rows.append((addresses[step.kernel.source], 8 * start, step.kernel.items, step.chunk, scratch.offset, scratch.stride))
             if self.segments and isinstance(self.segments[-1], tuple):
                 self.segments[-1] = (self.segments[-1][0], len(rows))
             else:
                 self.segments.append((len(rows) - 1, len(rows)))
-        self._rows = np.array(rows, np.int64).reshape(-1, 4)
+        self._rows = np.array(rows, np.int64).reshape(-1, len(driver.STEP_FIELDS))
+
+    def _entries(self, step: KernelStep) -> Iterator[tuple[int, int]]:
+        """Yield the base (-1 for none) and the number of each slot of a kernel's argument table."""
+        for slot in step.kernel.slots:
+            if slot.value is None:
+                yield -1, slot.number
+            elif slot.value == "":
+                yield FLAG, 0
+            elif slot.external:
+                yield -1, LIBRARY[slot.value]()
+            elif slot.value in self.constants:
+                yield -1, self.constants[slot.value].ctypes.data + slot.number
+            elif slot.value in self._moving:
+                yield self._moving[slot.value], slot.number
+            else:
+                yield ARENA, self.memory.offsets[slot.value] + slot.number
+
+    def lone_step(self, step: KernelStep, space: Workspace, times: int) -> LoneStep:
+        """Lay out a variant of one of the plan's steps, to run again and again in a workspace that was begun.
+
+        Parameters
+        ----------
+        step : KernelStep
+            A step of this plan, its kernel cut otherwise or its tasks of other sizes.
+        space : Workspace
+        times : int
+            How often one run runs it.
+        """
+        address = loader.load(HEADER + step.kernel.source, ["kernel"])["kernel"]
+        entries = np.array([offset + (space.bases[base] if base >= 0 else 0) for base, offset in self._entries(step)], np.int64)
+        scratch = _aligned(stride_of(step) * self.threads, PAGE)
+        row = (address, entries.ctypes.data, step.kernel.items, step.chunk, scratch.ctypes.data, stride_of(step))
+        return LoneStep(np.array([row] * times, np.int64), entries, scratch, self.threads)
+
+    # ------------------------------------------------------------------ workspaces
+
+    @contextmanager
+    def workspace(self) -> Iterator[Workspace]:
+        """Lend a workspace for one run."""
+        alone = numba.config.THREADING_LAYER not in SAFE_LAYERS
+        if alone:
+            _one_at_a_time.acquire()
+        with self._lock:
+            space = self._idle.pop() if self._idle else None
+        space = space or self._new_workspace()
+        try:
+            yield space
+        finally:
+            space.memory = {}
+            with self._lock:
+                if len(self._idle) < (os.cpu_count() or 1):
+                    self._idle.append(space)
+            if alone:
+                _one_at_a_time.release()
+
+    def _new_workspace(self) -> Workspace:
+        """Make a workspace; the zeros are the system's, which gives their pages when they are first touched."""
+        arena = _aligned(self.memory.arena_bytes, PAGE)
+        flag = np.zeros(8, np.int64)
+        bases = np.zeros(FLAG + 1 + len(self._moving), np.int64)
+        bases[ARENA], bases[FLAG] = arena.ctypes.data, flag.ctypes.data
+        table = np.zeros(self._slots.size + 8, np.int64)
+        rows = self._rows.copy()
+        rows[:, 1] += table.ctypes.data
+        rows[:, 4] += arena.ctypes.data
+        return Workspace(arena, flag, bases, table[: self._slots.size], rows)
 
     # ------------------------------------------------------------------ running
 
-    def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the plan on arrays of exactly the planned shapes; the results are new arrays."""
-        with self._lock:
-            memory = self.begin(feeds)
+    def __call__(self, feeds: Mapping[str, Array], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """Run the plan on arrays of exactly the planned shapes; results that `out` has no array for are new arrays."""
+        given = checked_outputs(self.graph, out, feeds) if out is not None else {}
+        with self.workspace() as space:
+            self.begin(feeds, space, given)
             for segment in self.segments:
-                self.run_segment(segment, memory)
-            return self._results(memory)
+                self.run_segment(segment, space)
+            return self._returned(space, given)
 
-    def begin(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """Prepare a run: check the inputs in, make room for the results, fill the argument tables."""
-        graph = self.graph
-        memory: dict[str, Any] = {
+    def begin(self, feeds: Mapping[str, Array], space: Workspace, out: Mapping[str, Array] | None = None) -> None:
+        """Prepare a run: inputs in, room for the results, argument tables filled."""
+        graph, memory = self.graph, space.memory
+        for value in graph.inputs:
             # a sequence, an optional or a string tensor goes to its readers as it is
-            value.name: feeds[value.name] if value.dtype == RUNTIME else np.ascontiguousarray(feeds[value.name]).reshape(value.shape)
-            for value in graph.inputs
-        }
-        for name in self.results:
-            value = graph.values[name]
-            if name not in memory and name not in graph.constants and value.dtype != RUNTIME:
-                memory[name] = self._fresh(name)
-        self._bind(memory)
-        return memory
+            fed = feeds[value.name]
+            memory[value.name] = fed if value.dtype == RUNTIME else np.require(fed, requirements=("C", "A")).reshape(value.shape)
+        for name, array in (out or {}).items():
+            base = graph.base(name)
+            if base in self.memory.results and base not in memory:
+                memory[base] = array.reshape(graph.values[base].shape)
+        for name in self.memory.results:
+            if name not in memory:
+                memory[name] = self._results.fresh(graph.values[name])
+        for name, k in self._moving.items():
+            if isinstance(memory[name], np.ndarray):
+                space.bases[k] = memory[name].ctypes.data
+        driver.bind(space.table, self._slots, self._offsets, space.bases)
+        space.flag[0] = 0
 
-    def _bind(self, memory: Mapping[str, Any]) -> None:
-        bases = np.zeros(max(len(self.moving), 1), np.int64)
-        for name, k in self.moving.items():
-            if isinstance(memory.get(name), np.ndarray):
-                bases[k] = memory[name].ctypes.data
-        driver.bind(self._table[: self._slots.size], self._slots, self._offsets, bases)
-        self.flag[0] = 0
+    def run_until(self, stop: int, space: Workspace) -> None:
+        """Run the steps before a step, by their place in `steps`."""
+        kernels = sum(isinstance(step, KernelStep) for step in self.steps[:stop])
+        calls = stop - kernels
+        for segment in self.segments:
+            if isinstance(segment, tuple) and segment[0] < kernels:
+                self.run_segment((segment[0], min(segment[1], kernels)), space)
+            elif isinstance(segment, CallStep) and calls:
+                calls -= 1
+                self.run_segment(segment, space)
 
-    def _fresh(self, name: str) -> Array:
-        """Return an array for a result: memory of an earlier one that nobody holds any more, or new memory.
-
-        Touching new pages costs more than most kernels. Whoever holds an earlier result, or a view of it, holds its buffer.
-        """
-        value = self.graph.values[name]
-        kept = self._buffers.setdefault(name, [])
-        for k in range(len(kept)):
-            if _references(kept, k) == UNHELD:
-                buffer = kept[k]
-                return buffer[: int(value.nbytes)].view(value.dtype).reshape(value.shape)
-        made = np.empty(max(int(value.nbytes), 1), np.uint8)
-        if len(kept) < KEPT_BUFFERS:
-            kept.append(made)
-        return made[: int(value.nbytes)].view(value.dtype).reshape(value.shape)
-
-    def run_segment(self, segment: tuple[int, int] | CallStep, memory: dict[str, Any]) -> None:
+    def run_segment(self, segment: tuple[int, int] | CallStep, space: Workspace) -> None:
         """Run consecutive kernels of the step table, or one call."""
         if isinstance(segment, tuple):
             start, stop = segment
-            driver.run_plan(self._rows[start:stop], stop - start, self._scratch_base, self.scratch_stride, self.threads)
-            if self.flag[0]:
+            driver.run_plan(space.rows[start:stop], stop - start, self.threads)
+            if space.flag[0]:
                 raise FeedError("an index is outside its tensor", hint="check the fed indices")
         else:
-            self._call(segment, memory)
+            self._call(segment, space)
 
-    def _call(self, step: CallStep, memory: dict[str, Any]) -> None:
-        graph = self.graph
-        arrays = [self._read(name, memory) if name else None for name in step.node.inputs]
+    def _call(self, step: CallStep, space: Workspace) -> None:
+        graph, memory = self.graph, space.memory
+        arrays = [self._read(name, space) if name else None for name in step.node.inputs]
         results = step.function(arrays)
         for name, result in zip(step.node.outputs, results, strict=True):
             value = graph.values[name]
             if value.dtype == RUNTIME:
                 memory[name] = result
                 continue
-            target = memory[name] if name in self.results else self._view(name)
+            target = memory[name] if name in self.memory.results else self._view(name, space)
             if target.shape != np.shape(result):
                 raise FeedError(f"node {step.node.name!r}: computed shape {list(np.shape(result))}, expected {list(target.shape)}")
             target[...] = result
 
-    def _read(self, name: str, memory: Mapping[str, Any]) -> Any:
+    def _read(self, name: str, space: Workspace) -> Any:
         graph = self.graph
         base = graph.base(name)
         if base in graph.constants:
             array: Any = graph.constants[base]
-        elif base in memory:
-            array = memory[base]
+        elif base in space.memory:
+            array = space.memory[base]
         else:
-            array = self._view(base)
+            array = self._view(base, space)
         value = graph.values[name]
         return array if value.dtype == RUNTIME else np.reshape(array, value.shape)
 
-    def _view(self, name: str) -> Array:
+    def _view(self, name: str, space: Workspace) -> Array:
         value = self.graph.values[name]
-        start = self._arena_base - self.arena.ctypes.data + self.arena_plan.offsets[name]
-        return self.arena[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
+        start = self.memory.offsets[name]
+        return space.arena[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
 
-    def _results(self, memory: Mapping[str, Any]) -> dict[str, Array]:
+    def _returned(self, space: Workspace, out: Mapping[str, Array]) -> dict[str, Array]:
+        """Collect the results: a caller owns what it gets, which is never an input, a weight, or one array under two names."""
         graph = self.graph
-        given = {value.name for value in graph.inputs} | set(graph.constants)
         found: dict[str, Array] = {}
-        seen: set[str] = set()
+        owner = {graph.base(name): name for name in reversed(list(out))}
         for value in graph.outputs:
             base = graph.base(value.name)
-            array = self._read(value.name, memory)
-            # a caller owns what it gets: never an input, a weight, or one array under two names
-            found[value.name] = array.copy() if isinstance(array, np.ndarray) and (base in given or base in seen) else array
-            seen.add(base)
+            array = self._read(value.name, space)
+            mine = owner.setdefault(base, value.name) == value.name and base not in self._given
+            if value.name in out:
+                found[value.name] = out[value.name]
+                if not mine:
+                    np.copyto(out[value.name], array)
+            else:
+                found[value.name] = array if mine or not isinstance(array, np.ndarray) else array.copy()
         return found
 
 
-def _touched(graph: Graph, step: Step) -> list[str]:
-    if isinstance(step, KernelStep):
-        return sorted({slot.value for slot in step.kernel.slots if slot.value and not slot.external})
-    return sorted({graph.base(name) for name in (*step.node.inputs, *step.node.outputs) if name})
+def _aligned(nbytes: int, align: int) -> Array:
+    block = np.zeros(nbytes + align, np.uint8)
+    start = -block.ctypes.data % align
+    return block[start : start + nbytes]

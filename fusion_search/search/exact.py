@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from fusion_search.search.enumerate import enumerate_groups, join_components
+from fusion_search.search.grow import grow_plan
 from fusion_search.search.improve import improve, plan_cost, repair
 from fusion_search.search.parts import Part, Solved, Work, solve_jointly, solve_parts, split_parts
 from fusion_search.search.quotient import cyclic_components, execution_order
@@ -47,9 +48,10 @@ def _plan_roughly(
     max_sets: int,
     deadline: float,
 ) -> Solved:
-    """Plan nodes whose groups are too many to enumerate: with the groups of ever narrower spaces, and with runs."""
+    """Plan nodes whose groups are too many to enumerate: grown, with runs, and with the groups of ever narrower spaces."""
     bound = 0 if floors is None else sum(floors[v] for v in bits(nodes))
-    groups: list[int] = []
+    now = time.monotonic()
+    plans = [grow_plan(space, facts, nodes, now + (deadline - now) / 2)]
     for limit in (space.max_nodes, 8, 3, 1):
         now = time.monotonic()
         # Single nodes are listed whatever the time.
@@ -58,18 +60,17 @@ def _plan_roughly(
         if found.complete:
             parts = split_parts(nodes, found)
             solved = solve_parts(parts, Tiebreak(space), until, Work())
-            groups = [group for answer in solved for group in answer.groups]
+            plans.append([group for answer in solved for group in answer.groups])
             break
     if floors_of is not None:
         sequence = list(bits(nodes))
         known = floors_of(sequence)
         runs = RunPath(space, facts, sequence, known).solve(most_priced=4 * len(sequence), deadline=deadline)
         bound = max(bound, known.whole())
-        cost = plan_cost(space, groups)
-        if runs.cost < cost:
-            groups, cost = list(runs.groups), runs.cost
-        bound = min(bound, cost)
-    return Solved(Part(nodes, ()), tuple(groups), bound, False)
+        plans.append(list(runs.groups))
+    costs = [plan_cost(space, groups) for groups in plans]
+    cost = min(costs)
+    return Solved(Part(nodes, ()), tuple(plans[costs.index(cost)]), min(bound, cost), False)
 
 
 def _cut(

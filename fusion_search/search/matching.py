@@ -5,7 +5,7 @@ In order, each step looking only at what is still unmatched:
 1. the same name and operator, and operands or readers of the same names (where nobody reads it, the result's name);
 2. along edges: the operand of a matched pair in the same slot, or its only reader of that operator in that slot;
 3. a neighbourhood (three edges deep, then two, then one) that one node of each program has, first with types, then without;
-4. the same name and operator, whatever stands around it.
+4. the same name and operator, whatever stands around it; then twins that nothing tells apart, in order.
 
 Step 2 follows each of the others until nothing is added, at first between nodes of equal attributes and types, in the end between all.
 Names come first but do not decide alone: an exporter that numbers its
@@ -117,6 +117,25 @@ class _Matching:
                     self.pair(u, place[here[u]])
             self.along_edges()
 
+    def by_symmetry(self) -> None:
+        """Pair nodes that nothing around them tells apart, when there are as many on both sides; each pair may tell others apart."""
+        here, there = (list(side.neighbourhoods(True))[-1] for side in (self.old, self.new))
+        twins: dict[bytes, tuple[list[int], list[int]]] = {}
+        for u, digest in enumerate(here):
+            if u not in self.image:
+                twins.setdefault(digest, ([], []))[0].append(u)
+        for v, digest in enumerate(there):
+            if v not in self.taken and digest in twins:
+                twins[digest][1].append(v)
+        for every in twins.values():
+            while True:
+                ours = [u for u in every[0] if u not in self.image]
+                theirs = [v for v in every[1] if v not in self.taken]
+                if not ours or len(ours) != len(theirs):
+                    break
+                self.pair(ours[0], theirs[0])
+                self.along_edges()
+
     def along_edges(self) -> None:
         """Follow operands and readers from every new pair, between nodes of equal attributes and types."""
         self._follow_all(list(self._fresh), True)
@@ -191,5 +210,6 @@ def match_nodes(old: Sequence[NodeRecord], new: Sequence[NodeRecord]) -> dict[in
     for typed in (True, False):
         found.by_neighbourhood(typed)
     found.by_name(lambda u, v: True)
+    found.by_symmetry()
     found.along_all_edges()
     return found.image

@@ -29,15 +29,17 @@ from fusion_search.search.space import derive_facts
 
 Method = Callable[[GroupSpace, float], Plan]
 
-#: Most nodes for which a search that did not close is compared with every rule; on more, some rules take longer than the search.
-_COMPARED = 400
+#: Most nodes for which a search that did not close is compared with the simple rules beside it, and the share of its time kept for that.
+_COMPARED, _SHARE = 400, 0.15
+#: Rules that try many merges, asked last; on so few nodes each has all the time it wants.
+_MERGING, _FEW = ("xla-instruction", "fuse-all", "xla-priority"), 100
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Keep the cycle collector from walking the search's many small, long-lived and acyclic records again and again.
+def collector_paused() -> Iterator[None]:
+    """Keep the cycle collector from walking many small, long-lived and acyclic records again and again.
 
-    It took a quarter of the time of a search.
+    It took a quarter of the time of a search, and a third of that of compiling from a warm cache.
     """
     running = gc.isenabled()
     gc.disable()
@@ -62,10 +64,11 @@ class NoPlanError(UsageError):
 
 def _exact(space: GroupSpace, time_limit_s: float) -> Plan:
     started = time.monotonic()
-    with _collector_paused():
+    budget_s = time_limit_s if space.n > _COMPARED else time_limit_s * (1 - _SHARE)
+    with collector_paused():
         while True:
             coarse = CoarseSpace(space)
-            found = exact(coarse, time_limit_s=time_limit_s, floors_of=coarse.floors)
+            found = exact(coarse, time_limit_s=budget_s, floors_of=coarse.floors)
             groups = [coarse.expand(group) for group in found.groups]
             if not isinstance(space, ConstrainedSpace) or not space.breaks(groups):
                 break
@@ -82,22 +85,24 @@ def _exact(space: GroupSpace, time_limit_s: float) -> Plan:
         return assemble(space, groups, method="exact", status=status, lower_bound=found.lower_bound, statistics=statistics)
 
 
-def _best_rule(space: GroupSpace, cost: int) -> list[int] | None:
+def _best_rule(space: GroupSpace, cost: int, deadline: float) -> list[int] | None:
     """Return the groups of the cheapest plan of a simple rule, if it costs less than `cost`."""
     best = None
-    for name, method in METHODS.items():
+    quick = [name for name in METHODS if name not in ("exact", *_MERGING)]
+    for name in (*quick, *_MERGING):
+        left_s = float("inf") if space.n <= _FEW else max(deadline - time.monotonic(), 1.0)
         try:
-            other = None if name == "exact" else method(space, 0.0)
+            other = METHODS[name](space, left_s)
         except NoPlanError:  # the rule does not do what is demanded
             continue
-        if other is not None and other.cost_as < cost:
+        if other.cost_as < cost:
             cost, best = other.cost_as, other
     return None if best is None else masks_of(space, best)
 
 
 def _no_worse(space: GroupSpace, groups: list[int], deadline: float) -> list[int]:
     """Take the plan of a simple rule where it beats what a search that did not close has found, and improve on it."""
-    best = _best_rule(space, sum(space.cost(group) or 0 for group in groups))
+    best = _best_rule(space, sum(space.cost(group) or 0 for group in groups), deadline)
     if best is None:
         return groups
     coarse = CoarseSpace(space, chained=False)
@@ -115,7 +120,7 @@ def _exact_within(space: ConstrainedSpace, relaxed: Sequence[int], bound: int, t
     found = plan_within(space, relaxed, bound, time_limit_s)
     if not found.closed and space.n <= _COMPARED:
         cost = space.most_penalty if found.groups is None else sum(space.cost(group) or 0 for group in found.groups)
-        rule = _best_rule(space, cost)
+        rule = _best_rule(space, cost, time.monotonic())
         found = found if rule is None else replace(found, groups=tuple(rule))
     if found.groups is None:
         raise _no_room(space, "no plan" if found.closed else "exact, in the time it had, finds no plan that", found.least_peak_bytes)
@@ -130,7 +135,7 @@ def _exact_within(space: ConstrainedSpace, relaxed: Sequence[int], bound: int, t
 def _no_room(space: ConstrainedSpace, who: str, least: int | None) -> NoPlanError:
     """No plan keeps to the limit on live memory."""
     said = " and ".join(str(constraint) for constraint in space.constraints)
-    needed = f"the plan that needs least needs {least} bytes" if least else "a higher limit"
+    needed = f"the plan that needs least needs {least} bytes" if least else "raise the limit"
     error = NoPlanError(f"{said}: {who} keeps within the memory", hint=needed)
     error.reasons = (Reason("memory", (), remedy=needed),)
     return error

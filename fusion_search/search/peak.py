@@ -20,6 +20,8 @@ import heapq
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
 
 from fusion_search.fusion.coarse import CoarseSpace
 from fusion_search.fusion.constraints import ConstrainedSpace
@@ -86,53 +88,61 @@ def fitting_order(memory: LiveMemory, preds: Sequence[int], groups: Sequence[int
     proved : bool
         Whether None means that there is no such order, and not that too many were tried.
     """
-    needs = {}
-    for group in groups:
-        read = 0
-        for v in bits(group):
-            read |= preds[v]
-        needs[group] = read & ~group
-    everything = 0
-    for group in groups:
-        everything |= group
+    waits = _waits(preds, groups)
+    after: list[list[int]] = [[] for _ in groups]
+    for k, before in enumerate(waits):
+        for j in bits(before):
+            after[j].append(k)
+    stored = [memory.stored_bytes(group) for group in groups]
+    during = [size + memory.scratch_bytes(group) for size, group in zip(stored, groups, strict=True)]
+    # A state: groups that have run, groups that are ready, nodes that have run, bytes alive.
+    start = (0, sum(1 << k for k, before in enumerate(waits) if not before), 0, 0)
+    everything = (1 << len(groups)) - 1
     dead: set[int] = set()
 
-    def steps(done: int, alive: int) -> Iterator[tuple[int, int]]:
+    def steps(state: tuple[int, int, int, int]) -> Iterator[tuple[int, int, int, int]]:
+        done, ready, nodes, alive = state
         found = []
-        for group in groups:
-            if group & done or needs[group] & ~done:
+        for k in bits(ready):
+            if alive + during[k] > limit:
                 continue
-            stored = memory.stored_bytes(group)
-            if alive + stored + memory.scratch_bytes(group) > limit:
-                continue
-            added = stored - memory.freed_bytes(done, group)
-            if added <= 0:
-                yield group, alive + added
-                return
-            found.append((added, group))
-        for added, group in sorted(found):
-            yield group, alive + added
+            found.append((stored[k] - memory.freed_bytes(nodes, groups[k]), k))
+            if found[-1][0] <= 0:
+                found = found[-1:]
+                break
+        for added, k in sorted(found):
+            ran = done | 1 << k
+            fresh = sum(1 << j for j in after[k] if not waits[j] & ~ran)
+            yield ran, ready & ~(1 << k) | fresh, nodes | groups[k], alive + added
 
-    path: list[tuple[int, Iterator[tuple[int, int]]]] = [(0, steps(0, 0))]
-    order: list[int] = []
+    path = [(start, steps(start))]
     while path:
-        done, following = path[-1]
-        if done == everything:
-            return order, True
-        for group, alive in following:
-            after = done | group
-            if after not in dead:
-                order.append(group)
-                path.append((after, steps(after, alive)))
+        state, following = path[-1]
+        if state[0] == everything:
+            runs = [upper[0][0] & ~lower[0][0] for lower, upper in pairwise(path)]
+            return [groups[run.bit_length() - 1] for run in runs], True
+        for reached in following:
+            if reached[0] not in dead:
+                path.append((reached, steps(reached)))
                 break
         else:
-            dead.add(done)
+            dead.add(state[0])
             if len(dead) > _ORDERED:
                 return None, False
             path.pop()
-            if order:
-                order.pop()
     return None, True
+
+
+def _waits(preds: Sequence[int], groups: Sequence[int]) -> list[int]:
+    """For each group, by index, the groups that it reads from."""
+    owner = {v: k for k, group in enumerate(groups) for v in bits(group)}
+    found = []
+    for k, group in enumerate(groups):
+        read = 0
+        for v in bits(group):
+            read |= preds[v]
+        found.append(sum(1 << j for j in {owner[v] for v in bits(read & ~group)} - {k}))
+    return found
 
 
 class _KeepAll:
@@ -147,6 +157,15 @@ class _KeepAll:
     def cost(self, group: int) -> int | None:
         found = self.space.cost(group)
         return None if found is None else found + self.extra
+
+
+class _State(NamedTuple):
+    """A down-set: what has run, the nodes behind that, the nodes that are ready, and the bytes that are alive."""
+
+    done: int
+    ran: int
+    ready: int
+    alive: int
 
 
 @dataclass(slots=True)
@@ -174,19 +193,28 @@ class _Moves:
         for entries in self.from_node:
             entries.sort()
 
-    def steps(self, done: int, alive: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (weight, group, bytes alive behind it, bytes alive during it) of every group that can run next within the limit."""
-        limit, memory = self.limit, self.memory
-        behind = self.space.expand(done)
-        for v, entries in enumerate(self.from_node):
-            if done >> v & 1 or self.space.preds[v] & ~done:
-                continue
-            for weight, group, nodes, needs, stored, scratch in entries:
-                if group & done or needs & ~done:
-                    continue
+    def start(self) -> _State:
+        """Nothing has run."""
+        return _State(0, 0, sum(1 << v for v, before in enumerate(self.space.preds) if not before), 0)
+
+    def steps(self, state: _State) -> Iterator[tuple[int, int, int, _State]]:
+        """Yield (weight, group, bytes alive during it, state behind it) of every group that can run next within the limit.
+
+        The lowest node of such a group is ready.
+        """
+        limit, memory, preds, succs = self.limit, self.memory, self.space.preds, self.space.succs
+        done, ran, ready, alive = state
+        for v in bits(ready):
+            for weight, group, nodes, needs, stored, scratch in self.from_node[v]:
                 during = alive + stored + scratch
-                if during <= limit:
-                    yield weight, group, alive + stored - memory.freed_bytes(behind, nodes), during
+                if during > limit or group & done or needs & ~done:
+                    continue
+                after, near = done | group, 0
+                for u in bits(group):
+                    near |= succs[u]
+                fresh = sum(1 << w for w in bits(near & ~after) if not preds[w] & ~after)
+                left = alive + stored - memory.freed_bytes(ran, nodes)
+                yield weight, group, during, _State(after, ran | nodes, ready & ~group | fresh, left)
 
 
 def _moves(space: ConstrainedSpace, memory: LiveMemory, limit: int, deadline: float) -> _Moves:
@@ -203,52 +231,53 @@ def _moves(space: ConstrainedSpace, memory: LiveMemory, limit: int, deadline: fl
 def _beam(moves: _Moves, width: int, deadline: float) -> tuple[int, tuple[int, ...]] | None:
     """A path by the cheapest and by the smallest states of each size: (weight, groups)."""
     n = moves.space.n
-    levels: list[dict[int, tuple[int, int, tuple[int, ...]]]] = [{} for _ in range(n + 1)]
-    levels[0][0] = (0, 0, ())
+    levels: list[dict[int, tuple[int, _State]]] = [{} for _ in range(n + 1)]
+    levels[0][0] = (0, moves.start())
+    came: dict[int, tuple[int, int]] = {}
     for level in range(n):
         if time.monotonic() > deadline:
             width = 2
-        states = list(levels[level].items())
+        states = list(levels[level].values())
         if len(states) > width:
-            cheap = sorted(states, key=lambda item: (item[1][0], item[1][1], item[0]))[: width // 2]
-            small = sorted(states, key=lambda item: (item[1][1], item[1][0], item[0]))[: width // 2]
-            states = list(dict([*cheap, *small]).items())
-        for done, (weight, alive, path) in states:
-            for more, group, left, _ in moves.steps(done, alive):
-                after = done | group
+            cheap = sorted(states, key=lambda entry: (entry[0], entry[1].alive, entry[1].done))[: width // 2]
+            small = sorted(states, key=lambda entry: (entry[1].alive, entry[0], entry[1].done))[: width // 2]
+            states = list({entry[1].done: entry for entry in (*cheap, *small)}.values())
+        for weight, state in states:
+            for more, group, _, reached in moves.steps(state):
                 target = levels[level + group.bit_count()]
-                known = target.get(after)
+                known = target.get(reached.done)
                 if known is None or weight + more < known[0]:
-                    target[after] = (weight + more, left, (*path, group))
+                    target[reached.done] = (weight + more, reached)
+                    came[reached.done] = (state.done, group)
         levels[level] = {}
     final = levels[n].get((1 << n) - 1)
-    return None if final is None else (final[0], final[2])
+    return None if final is None else (final[0], _path(came, (1 << n) - 1))
 
 
 def _best_first(moves: _Moves, ceiling: int | None, deadline: float) -> tuple[int | None, tuple[int, ...], int, bool, int]:
     """Weight and groups of the best path below a ceiling, the least weight that any other has, whether all was looked at, states."""
-    everything = (1 << moves.space.n) - 1
+    n = moves.space.n
     best = {0: 0}
     came: dict[int, tuple[int, int]] = {}
     closed: set[int] = set()
-    heap = [(0, 0, 0, 0)]  # weight, nodes to run, down-set, bytes alive
+    heap = [(0, n, moves.start())]  # weight, nodes to run
     while heap:
-        weight, left, done, alive = heapq.heappop(heap)
-        if done in closed:
+        weight, left, state = heapq.heappop(heap)
+        if state.done in closed:
             continue
-        if done == everything:
-            return weight, _path(came, done), weight, True, len(best)
+        if not left:
+            return weight, _path(came, state.done), weight, True, len(best)
         if len(best) > _STATES or (not len(closed) & 255 and time.monotonic() > deadline):
             return None, (), weight, False, len(best)
-        closed.add(done)
-        for more, group, behind, _ in moves.steps(done, alive):
-            after, total = done | group, weight + more
+        closed.add(state.done)
+        for more, group, _, reached in moves.steps(state):
+            total = weight + more
             if ceiling is not None and total >= ceiling:
                 continue
-            if after not in best or total < best[after]:
-                best[after] = total
-                came[after] = (done, group)
-                heapq.heappush(heap, (total, left - group.bit_count(), after, behind))
+            if reached.done not in best or total < best[reached.done]:
+                best[reached.done] = total
+                came[reached.done] = (state.done, group)
+                heapq.heappush(heap, (total, left - group.bit_count(), reached))
     return None, (), ceiling or 0, True, len(best)
 
 
@@ -267,24 +296,23 @@ def _least_peak(space: ConstrainedSpace, memory: LiveMemory, deadline: float) ->
     moves = _moves(ConstrainedSpace(space.base, others, held=space.held), memory, 1 << 62, deadline)
     if not moves.complete:
         return None
-    everything = (1 << moves.space.n) - 1
     best = {0: 0}
     closed: set[int] = set()
-    heap = [(0, 0, 0, 0)]
+    heap = [(0, moves.space.n, moves.start())]
     while heap:
-        peak, left, done, alive = heapq.heappop(heap)
-        if done in closed:
+        peak, left, state = heapq.heappop(heap)
+        if state.done in closed:
             continue
-        if done == everything:
+        if not left:
             return peak
         if len(best) > _STATES or (not len(closed) & 255 and time.monotonic() > deadline):
             return None
-        closed.add(done)
-        for _, group, behind, during in moves.steps(done, alive):
-            after, worst = done | group, max(peak, during)
-            if after not in best or worst < best[after]:
-                best[after] = worst
-                heapq.heappush(heap, (worst, left - group.bit_count(), after, behind))
+        closed.add(state.done)
+        for _, group, during, reached in moves.steps(state):
+            worst = max(peak, during)
+            if reached.done not in best or worst < best[reached.done]:
+                best[reached.done] = worst
+                heapq.heappush(heap, (worst, left - group.bit_count(), reached))
     return None
 
 

@@ -24,13 +24,14 @@ from fusion_search.search.plan_file import (
     PlanGroup,
     Schedule,
     Tile,
+    Tuned,
     node_records,
     read_plan,
     write_plan,
 )  # fmt: skip
 from hardware_profiles import Profile
 
-__all__ = ["ATTOSECOND", "FORMAT", "OuterLoop", "Plan", "PlanGroup", "Schedule", "Tile"]
+__all__ = ["ATTOSECOND", "FORMAT", "OuterLoop", "Plan", "PlanGroup", "Schedule", "Tile", "Tuned"]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,19 @@ from fusion_search.errors import PlanError
 from fusion_search.ir.graph import Graph, Node
 from fusion_search.ir.opaque import RUNTIME
 
-__all__ = ["FORMAT", "NodeRecord", "OuterLoop", "PlanFile", "PlanGroup", "Schedule", "Tile", "node_records", "read_plan", "write_plan"]
+__all__ = [
+    "FORMAT",
+    "NodeRecord",
+    "OuterLoop",
+    "PlanFile",
+    "PlanGroup",
+    "Schedule",
+    "Tile",
+    "Tuned",
+    "node_records",
+    "read_plan",
+    "write_plan",
+]
 
 FORMAT = "fusion-search-plan/2"
 ATTOSECOND = 1e-18
@@ -56,7 +68,41 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tiles: tuple[Tile, ...] = ()
 
 
-class PlanGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a group runs since it was tuned: a legal schedule that measured faster, not the one of least J.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    items_per_task : int
+        Blocks that one thread takes at a time; all of them run on the calling thread.
+    cost_as : int
+        What the model charges for this schedule, in attoseconds; the group's J is the least over all schedules.
+    before_s, after_s : float
+        Medians on the machine that tuned it, in turn, of the kernel as it ran before and as it runs now.
+    ratio, ratio_low, ratio_high : float
+        Median and quartiles of after over before, pair by pair.
+    trials : int
+        Schedules that were measured.
+    """
+
+    schedule: Schedule
+    items_per_task: int
+    cost_as: int
+    before_s: float
+    after_s: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    trials: int
+
+    @property
+    def cost_s(self) -> float:
+        """What the model charges for this schedule, in seconds."""
+        return self.cost_as * ATTOSECOND
+
+
+class PlanGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One kernel.
 
     Attributes
@@ -68,12 +114,15 @@ class PlanGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stores : tuple of str
         Values written to memory.
     schedule : Schedule
+        The one of least J, which `terms` and `cost_as` belong to.
     terms : dict of str to float
         Unweighted terms, in seconds.
     cost_as : int
         The group's share of J, in attoseconds.
     bytes_read, bytes_written : int
         Distinct live-ins and live-outs in whole cache lines.
+    tuned : Tuned or None
+        Another schedule that the group runs by, and what it measured.
     """
 
     nodes: tuple[str, ...]
@@ -84,6 +133,7 @@ class PlanGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cost_as: int
     bytes_read: int
     bytes_written: int
+    tuned: Tuned | None = None
 
     @property
     def cost_s(self) -> float:
@@ -215,10 +265,11 @@ def _json(value: Any) -> str:
 
 
 def _object(group: PlanGroup, indent: str, between: str) -> str:
-    """What the group is on lines of their own, what it costs on one."""
+    """What the group is on lines of their own, what it costs on one, and how it was tuned on another."""
     said = [f'"{name}": {_json(getattr(group, name))}' for name in ("nodes", "origin", "stores", "schedule")]
     cost = ", ".join(f'"{name}": {_json(getattr(group, name))}' for name in ("terms", "cost_as", "bytes_read", "bytes_written"))
-    return f"{indent} {{" + between.join([*said, cost]) + "}"
+    tuned = [] if group.tuned is None else [f'"tuned": {_json(group.tuned)}']
+    return f"{indent} {{" + between.join([*said, cost, *tuned]) + "}"
 
 
 def _listed(name: str, entries: Sequence[str]) -> str:

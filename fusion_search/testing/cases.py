@@ -1,24 +1,20 @@
-"""Fuzzing cases as files: a graph, a plan and inputs in JSON, and how a failing one is made smaller."""
+"""Fuzzing cases as files: a graph, a plan and inputs in JSON."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from fusion_search.ir.evaluate import evaluate
 from fusion_search.ir.graph import Graph, Node, Value
 from fusion_search.ir.spec import Array
-
-#: Runs of the check that making a case smaller may take.
-TRIES = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ class Case:
         Node names of each group, in an order in which they can run.
     feeds : dict of str to numpy.ndarray
     elements : int
-        Elements of a block (``stages.ITEM_ELEMENTS``).
+        Elements of a block (``blocks.ITEM_ELEMENTS``).
     note : str
         Where the case comes from.
     """
@@ -118,79 +114,3 @@ def save(case: Case, folder: Path, *, compiled: bool = False) -> Path:
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
     path.write_text(text + "\n", encoding="utf-8")
     return path
-
-
-# ---------------------------------------------------------------------- smaller
-
-
-def smaller(case: Case, check: Callable[[Case], Sequence[str]]) -> Case:
-    """Drop what a failure does not need: outputs, nodes, merges of groups; a cut value becomes an input.
-
-    Parameters
-    ----------
-    case : Case
-        It fails.
-    check : callable
-        What is wrong with a case.
-    """
-    left = TRIES
-
-    def fails(trial: Case | None) -> bool:
-        nonlocal left
-        left -= 1
-        return trial is not None and left >= 0 and bool(check(trial))
-
-    changed = True
-    while changed and left > 0:
-        changed = False
-        for trial in _trials(case):
-            if fails(trial):
-                case, changed = trial, True
-                break
-    return case
-
-
-def _trials(case: Case) -> list[Case]:
-    graph = case.graph
-    found: list[Case | None] = [_pruned(case, [graph.values[node.output]], set()) for node in graph.nodes]
-    found = [trial for trial in found if trial is not None and len(trial.graph.nodes) < len(graph.nodes)]
-    found += [_pruned(case, [value], set()) for value in graph.outputs] if len(graph.outputs) > 1 else []
-    found += [_pruned(case, [*graph.outputs], {node.output}) for node in graph.nodes]
-    for k, group in enumerate(case.groups):
-        if len(group) > 1:
-            found.append(replace(case, groups=(*case.groups[:k], *((name,) for name in group), *case.groups[k + 1 :])))
-    return [trial for trial in found if trial is not None]
-
-
-def _pruned(case: Case, outputs: Sequence[Value], cut: set[str]) -> Case | None:
-    """Keep what some outputs need; the values in `cut` become inputs with the reference's numbers."""
-    graph = case.graph
-    if any(graph.base(value.name) in cut for value in outputs):
-        outputs = [value for value in outputs if graph.base(value.name) not in cut]
-    if not outputs:
-        return None
-    needed = {graph.base(value.name) for value in outputs}
-    nodes: list[Node] = []
-    for node in reversed(graph.nodes):
-        if node.output in needed and node.output not in cut:
-            nodes.insert(0, node)
-            needed |= {graph.base(name) for name in node.inputs}
-    if not nodes:
-        return None
-    feeds = {name: array for name, array in case.feeds.items() if name in needed}
-    inputs = [value for value in graph.inputs if value.name in needed]
-    for name in sorted(cut & needed):
-        every = replace(graph, outputs=(graph.values[name],))
-        feeds[name] = np.asarray(evaluate(every, case.feeds)[name])
-        inputs.append(graph.values[name])
-    names = {node.name for node in nodes}
-    used = needed | {name for node in nodes for name in (*node.inputs, *node.outputs)} | {value.name for value in outputs}
-    values = {
-        name: replace(value, view_of=graph.base(name) if value.view_of is not None else None)
-        for name, value in graph.values.items()
-        if name in used
-    }
-    constants = {name: array for name, array in graph.constants.items() if name in needed}
-    pruned = Graph(graph.name, tuple(inputs), tuple(outputs), tuple(nodes), values, constants)
-    groups = tuple(kept for group in case.groups if (kept := tuple(name for name in group if name in names)))
-    return replace(case, graph=pruned, groups=groups, feeds=feeds)

@@ -31,14 +31,17 @@ from fusion_search.ir.verify import verify_graph
 from fusion_search.runtime import steps
 from fusion_search.runtime.program import BoundPlan
 from fusion_search.testing.agreement import node_error, same_bits, undefined
-from fusion_search.testing.cases import Case, save, smaller
+from fusion_search.testing.cases import Case, save
 from fusion_search.testing.graphs import DRAWN, WIDE, random_feeds, random_graph, random_partition, special_feeds
 from fusion_search.testing.interpreter import Interpreter
+from fusion_search.testing.smaller import smaller
 
 #: Larger graphs are left out: the interpreter would take too long.
 MOST_ELEMENTS = 1500
 #: How many extents each structure of the compiled part is run with.
 EXTENTS_EACH = 10
+#: Graphs between two lines of progress.
+PROGRESS = 50
 _HEAVY = ("Conv", "MaxPool", "SumPool", "MatMul")
 
 
@@ -51,6 +54,7 @@ def small_blocks(elements: int) -> Iterator[None]:
         (blocks, "PANEL_ROWS"): 8,
         (blocks, "PANEL_COLUMNS"): 24,
         (blocks, "BLOCK_BYTES"): 2000,
+        (blocks, "CHUNK_TERMS"): 3,
         (steps, "SERIAL_NS"): 0.0,
         (steps, "TASK_NS"): 200.0,
     }
@@ -163,7 +167,7 @@ def _outputs(graph: Graph, groups: Sequence[Sequence[str]], feeds: dict[str, Arr
 
 
 def fuzz(
-    graphs: int, seed: int, *, compiled: int = 0, seconds: float = float("inf"), folder: Path | None = None
+    graphs: int, seed: int, *, compiled: int = 0, seconds: float = float("inf"), folder: Path | None = None, progress: bool = False
 ) -> tuple[int, int, list[str]]:
     """Run random cases until there are enough of them, or the time is over.
 
@@ -176,6 +180,8 @@ def fuzz(
     seconds : float
     folder : path, optional
         Where failures are written, made smaller.
+    progress : bool
+        Say on stderr how far it is.
 
     Returns
     -------
@@ -184,7 +190,7 @@ def fuzz(
     failures : list of str
     """
     end = time.monotonic() + seconds
-    done, failures = [0, 0], []
+    done, failures = [0, 0], list[str]()
     for part, (wanted, each) in enumerate(((graphs, 1), (compiled, EXTENTS_EACH))):
         k = 0
         while done[part] < wanted and time.monotonic() < end:
@@ -193,6 +199,8 @@ def fuzz(
             if case is None:
                 continue
             done[part] += 1
+            if progress and done[part] % PROGRESS == 0:
+                sys.stderr.write(f"{done[part]} of {wanted} {'compiled' if part else 'interpreted'}, {len(failures)} failures\n")
             if found := check(case, compiled=bool(part)):
                 failures.append(f"{case.note}{', compiled' if part else ''}: {'; '.join(found)}")
                 if folder is not None:
@@ -210,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=None, help="where failures are written as files")
     options = parser.parse_args(arguments)
     interpreted, compiled, failures = fuzz(
-        options.graphs, options.seed, compiled=options.compiled, seconds=options.seconds, folder=options.folder
+        options.graphs, options.seed, compiled=options.compiled, seconds=options.seconds, folder=options.folder, progress=True
     )
     for text in failures:
         sys.stdout.write(text + "\n")

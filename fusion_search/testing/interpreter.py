@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fusion_search.codegen.kernel import scratch_apart
 from fusion_search.errors import FeedError
 from fusion_search.ir.graph import Graph
+from fusion_search.runtime.refit import RunGroup
 from fusion_search.runtime.steps import CallStep, KernelStep, make_steps
 from fusion_search.testing.checked import AccessError, Array, Buffer, Memory
 from fusion_search.testing.standins import library, namespace
@@ -73,13 +75,15 @@ class Interpreter:
     Parameters
     ----------
     graph : Graph
-    groups : sequence of sequence of str
-        Node names of each group, in an order in which they can run.
+    groups : sequence of RunGroup, or of sequence of str
+        The groups, or their node names, in an order in which they can run.
+    generic : Graph, optional
+        The model for generic extents, which gives the kernels their structure.
     """
 
-    def __init__(self, graph: Graph, groups: Sequence[Sequence[str]]) -> None:
-        self.graph, self.groups = graph, groups
-        self.steps = make_steps(graph, groups, 2)
+    def __init__(self, graph: Graph, groups: Sequence[RunGroup] | Sequence[Sequence[str]], generic: Graph | None = None) -> None:
+        self.graph = graph
+        self.steps = make_steps(graph, groups, 2, generic)
 
     @property
     def kernels(self) -> int:
@@ -102,7 +106,7 @@ class Interpreter:
                 if isinstance(step, CallStep):
                     run.call(step)
                 else:
-                    run.kernel(step.kernel)
+                    run.kernel(scratch_apart(step.kernel))
         return run.values
 
     def outputs(self, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -199,7 +203,9 @@ def _line(error: BaseException) -> int:
     return line
 
 
-def interpret(graph: Graph, groups: Sequence[Sequence[str]], feeds: Mapping[str, Array], seed: int = 0) -> dict[str, Array]:
+def interpret(
+    graph: Graph, groups: Sequence[RunGroup] | Sequence[Sequence[str]], feeds: Mapping[str, Array], seed: int = 0
+) -> dict[str, Array]:
     """Run a plan in the interpreter; return the graph's outputs.
 
     Parameters

@@ -13,13 +13,34 @@ from onnx import helper
 
 from fusion_search.ir.spec import Array
 
+_USUAL = [np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -1.0, 0.5, 1e4, -1e4]
+#: What special inputs are made of, by dtype: no largest numbers, whose sums depend on their order.
+_SPECIAL = {name: [*_USUAL, float(np.finfo(name).tiny), -float(np.finfo(name).smallest_subnormal)] for name in ("float32", "float64")}
+
 
 @dataclass(slots=True)
 class Draw:
-    """A model while it is drawn."""
+    """A model while it is drawn.
+
+    Attributes
+    ----------
+    rng : numpy.random.Generator
+        Decides the structure.
+    dtype : dtype
+        Of the floats.
+    data : numpy.random.Generator
+        Gives the numbers, so that the structure does not depend on how many there are.
+    batch : int or None
+        The first extent of what a model starts from, whatever was drawn.
+    special : bool
+        Feed floats that are NaN, infinite, negative zeros or denormal as well.
+    """
 
     rng: np.random.Generator
     dtype: Any
+    data: np.random.Generator
+    batch: int | None = None
+    special: bool = False
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     inputs: dict[str, Array] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
@@ -37,16 +58,20 @@ class Draw:
     def shape(self, rank: int, least: int = 1) -> tuple[int, ...]:
         """Extents whose product stays small."""
         shape = [max(least, int(self.rng.choice([0, 1, 1, 2, 3, 4, 5, 7], p=[0.02, *[0.14] * 7]))) for _ in range(rank)]
-        while math.prod(shape) > 200:
+        given = shape[:1] if self.batch is not None else []
+        shape = shape[len(given) :]
+        while math.prod(shape) > (200 if not given else 15):
             shape[int(np.argmax(shape))] -= 1
-        return tuple(shape)
+        return (*((self.batch,) if given and self.batch is not None else ()), *shape)
 
     def feed(self, shape: tuple[int, ...], dtype: Any = None, low: float = -2, high: float = 2) -> str:
         """An input, or a constant now and then."""
         dtype = np.dtype(dtype or self.dtype)
-        raw: Array = self.rng.uniform(low, high, shape)
+        raw: Array = self.data.uniform(low, high, shape)
         if dtype.kind in "iub":
-            raw = self.rng.integers(0 if dtype.kind == "b" else int(low), 2 if dtype.kind == "b" else int(high) + 1, shape)
+            raw = self.data.integers(0 if dtype.kind == "b" else int(low), 2 if dtype.kind == "b" else int(high) + 1, shape)
+        elif self.special:
+            raw = np.where(self.data.random(shape) < 0.2, self.data.choice(_SPECIAL[dtype.name], shape), raw)
         given = self.constants if self.inputs and self.flip(0.3) else self.inputs
         name = f"{'c' if given is self.constants else 'x'}{len(given)}"
         given[name] = np.asarray(raw).astype(dtype)

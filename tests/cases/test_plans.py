@@ -7,14 +7,17 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import onnx
 import pytest
 
 import fusion_search as fs
+from fusion_search.runtime.steps import KernelStep, make_steps
 from tests.cases.harness import check, load, model, node, plans, profile, value
 
 F = np.float32
@@ -90,28 +93,98 @@ def test_a39_no_method_makes_a_cycle(seed: int) -> None:
     assert cost["exact"] == min(cost.values())
 
 
-def test_a42_many_parts_are_written_once_and_both_plans_are_priced() -> None:
-    def normalised(parts: int) -> fs.Graph:
-        width = 2696
-        feeds = {f"x{k}": np.zeros((64, width), F) for k in range(parts)}
-        nodes = [node("Concat", " ".join(feeds), "c", axis=1), node("LayerNormalization", "c g", "y", axis=-1)]
-        return load(model(nodes, feeds, constants={"g": np.ones(parts * width, F)}))
+def partitions(names: list[str]) -> Iterator[list[list[str]]]:
+    """Yield every way to split names into sets."""
+    if not names:
+        yield []
+        return
+    for smaller in partitions(names[1:]):
+        yield [[names[0]], *smaller]
+        for k in range(len(smaller)):
+            yield [*smaller[:k], [names[0], *smaller[k]], *smaller[k + 1 :]]
 
-    for parts in (2, 8):
-        graph = normalised(parts)
-        every = [n.name for n in graph.nodes]
-        concat = [n.name for n in graph.nodes if n.op == "Concat"]
-        others = [name for name in every if name not in concat]
-        apart = fs.price(graph, [concat, others], profile())
-        inside = fs.price(graph, [every], profile())
-        assert isinstance(apart, fs.Plan)
-        best = fs.search(graph, profile()).cost_s
-        assert best <= apart.cost_s
-        if isinstance(inside, fs.Plan):
-            assert best <= inside.cost_s
-        else:
-            assert inside
-            assert all(str(reason) for reason in inside)
+
+def waits(graph: fs.Graph, groups: list[list[str]]) -> bool:
+    """Whether some groups wait for each other."""
+    place = {name: k for k, group in enumerate(groups) for name in group}
+    made = {value: place[n.name] for n in graph.nodes for value in n.outputs}
+    quotient: nx.DiGraph[int] = nx.DiGraph()
+    for n in graph.nodes:
+        quotient.add_edges_from(
+            (made[graph.base(v)], place[n.name]) for v in n.inputs if made.get(graph.base(v), place[n.name]) != place[n.name]
+        )
+    return not nx.is_directed_acyclic_graph(quotient)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a39_random_graphs_against_brute_force(seed: int) -> None:
+    """No partition whose groups wait for each other has a price; of those that have one, none is cheaper than the exact plan."""
+    rng = random.Random(100 + seed)
+    values, nodes = ["x", "y"], []
+    for k in range(7):
+        op = rng.choice(["Add", "Mul", "Sub", "Relu", "Neg", "Exp", "MatMul"])
+        operands = rng.choice(values) if op in ("Relu", "Neg", "Exp") else f"{rng.choice(values)} {rng.choice(values[-3:])}"
+        nodes.append(node(op, operands, f"v{k}"))
+        values.append(f"v{k}")
+    read = {name for n in nodes for name in n.input}
+    graph = load(model(nodes, X, " ".join(v for v in values[2:] if v not in read)))
+    names = [n.name for n in graph.nodes]
+    best, refused, legal = float("inf"), 0, 0
+    for groups in partitions(names):
+        found = fs.price(graph, groups, profile())
+        if waits(graph, groups):
+            refused += 1
+            assert rules(found) & {"order", "convex"}, groups
+        if isinstance(found, fs.Plan):
+            legal += 1
+            assert fs.check(graph, found) == []
+            best = min(best, found.cost_s)
+    exact = fs.search(graph, profile())
+    assert exact.status == "optimal"
+    assert exact.cost_s == best
+    assert refused > 0
+    assert legal > 1
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+@pytest.mark.parametrize("parts", [2, 8])
+def test_a42_many_parts_are_copied_once_and_both_plans_are_priced(parts: int, rows: int) -> None:
+    width = 2696
+    rng = np.random.default_rng(parts)
+    feeds = {f"x{k}": rng.normal(k, 1, (rows, width)).astype(F) for k in range(parts)}
+    nodes = [node("Concat", " ".join(feeds), "c", axis=1), node("LayerNormalization", "c g b", "y", axis=-1)]
+    constants = {"g": rng.normal(1, 0.1, parts * width).astype(F), "b": rng.normal(0, 0.1, parts * width).astype(F)}
+    proto = model(nodes, feeds, constants=constants)
+    graph = load(proto)
+    every = [n.name for n in graph.nodes]
+    concat = [n.name for n in graph.nodes if n.op == "Concat"]
+    apart = fs.price(graph, [concat, [name for name in every if name not in concat]], profile())
+    inside = fs.price(graph, [every], profile())
+    assert isinstance(apart, fs.Plan)
+    assert isinstance(inside, fs.Plan)
+    best = fs.search(graph, profile())
+    assert best.cost_s <= min(apart.cost_s, inside.cost_s)
+    # inside or not, an element of a part is read once: what a block concatenates stays in its scratch
+    nbytes = 4 * rows * parts * width
+    assert nbytes <= apart.bytes_moved - 2 * nbytes  # the parts, the concatenation twice, the result
+    assert inside.bytes_moved <= apart.bytes_moved - 2 * nbytes + 4096
+    c = np.concatenate(list(feeds.values()), axis=1).astype(np.float64)
+    d = c - c.mean(axis=-1, keepdims=True)
+    want = (d / np.sqrt((d**2).mean(axis=-1, keepdims=True) + 1e-5) * constants["g"] + constants["b"]).astype(F)
+    check(proto, feeds, {"y": want}, rtol=1e-5, atol=1e-5)
+
+
+def test_a42_the_text_of_a_kernel_does_not_grow_with_the_parts() -> None:
+    """A branch for each part and element is what made it slow: from three parts on the parts are rows of a table."""
+    texts = set()
+    for parts in (3, 8, 30):
+        feeds = {f"x{k}": np.zeros((64, 96), F) for k in range(parts)}
+        nodes = [node("Concat", " ".join(feeds), "c", axis=1), node("LayerNormalization", "c g", "y", axis=-1)]
+        graph = load(model(nodes, feeds, constants={"g": np.ones(parts * 96, F)}))
+        (step,) = make_steps(graph, [[n.name for n in graph.nodes]], 1)
+        assert isinstance(step, KernelStep)
+        texts.add(step.kernel.source)
+    assert len(texts) == 1
 
 
 def test_a43_fewest_kernels_under_a_limit() -> None:
@@ -140,6 +213,27 @@ def test_a43_fewest_kernels_under_a_limit() -> None:
     assert len(found.groups) == 2
     assert found.status == "optimal"
     check(proto, feeds, {f"s{count - 1}": np.full(4096, 30, F)})
+
+
+def test_a43_fusing_readers_of_different_values_keeps_both_alive() -> None:
+    """The fused pair needs both large values at once; what a plan needs at its peak is a figure that a person sees."""
+    n = 1 << 18
+    feeds = {name: np.linspace(0, 1, n, dtype=F) for name in ("s", "u", "w")}
+    nodes = [node("Exp", "u", "a"), node("Sin", "w", "b"), node("Add", "s a", "y1"), node("Mul", "s b", "y2")]
+    proto = model(nodes, feeds, "y1 y2")
+    graph = load(proto)
+    a, b, y1, y2 = names_of(graph, "a", "b", "y1", "y2")
+    peaks = []
+    for groups in ([[a], [y1], [b], [y2]], [[a], [b], [y1, y2]]):
+        plan = fs.price(graph, groups, profile())
+        assert isinstance(plan, fs.Plan)
+        measured = fs.measure(plan, feeds)
+        assert measured.peak_bytes == fs.compile(plan).peak_bytes
+        peaks.append(measured.peak_bytes)
+    assert peaks[1] - peaks[0] == 4 * n
+    whole = fs.search(graph, profile())
+    assert fs.compile(whole).peak_bytes <= peaks[0]  # what is never written needs no memory
+    check(proto, feeds, {"y1": feeds["s"] + np.exp(feeds["u"]), "y2": feeds["s"] * np.sin(feeds["w"])}, rtol=1e-6)
 
 
 def test_a43_scratch_that_does_not_fit_is_a_reason() -> None:

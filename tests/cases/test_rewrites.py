@@ -88,18 +88,32 @@ def test_a04_inner_values_may_be_outputs(names: str) -> None:
     check(model(nodes, {"x": x}, names, {"k": 1.702}), {"x": x}, {n: want[n] for n in names.split()}, rtol=3e-7, atol=1e-7)
 
 
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(32, 48, 40), (256, 1472, 3584)])
 @pytest.mark.parametrize("second", ["Erf", "Tanh", "Identity"])
-def test_a05_a_product_is_computed_once(second: str) -> None:
-    x, w = normal(32, 48), normal(48, 40)
-    proto = model([node("MatMul", "x w", "m"), node("Mul", "m c", "y1"), node(second, "m", "y2")], {"x": x}, "y1 y2", {"w": w, "c": 0.5})
+def test_a05_a_product_is_computed_once(second: str, rows: int, depth: int, columns: int) -> None:
+    x, w = normal(rows, depth), normal(depth, columns)
+    tail = [node("Mul", "m half", "h"), node("Erf", "h", "e"), node("Add", "e one", "f"), node("Mul", "h f", "y2")]
+    tail = tail if second == "Erf" else [node(second, "m", "y2")]
+    constants = {"w": w, "c": 0.5, "half": 0.7, "one": 1.0}
+    proto = model([node("MatMul", "x w", "m"), node("Mul", "m c", "y1"), *tail], {"x": x}, "y1 y2", constants)
     graph = load(proto)
+    (product,) = (n.name for n in graph.nodes if n.op == "MatMul")
     for name, plan in plans(graph):
-        products = [n for group in plan.groups for n in group.nodes if "MatMul" in n]
-        assert len(products) == len(set(products)) == 1, name
+        products = [n for group in plan.groups for n in group.nodes if n == product]
+        assert len(products) == 1, name
         assert plan.terms["recompute"] == 0.0, name
-    m = (x.astype(np.float64) @ w).astype(np.float32)
-    y2 = {"Erf": special.erf(m), "Tanh": np.tanh(m), "Identity": m}[second]
-    check(proto, {"x": x}, {"y1": m * np.float32(0.5), "y2": y2.astype(np.float32)}, rtol=1e-4, atol=1e-5)
+    # one product with both of its readers; and never one for each reader, which would cost as many operations again
+    rest = [n.name for n in graph.nodes if n.name != product]
+    assert isinstance(fs.price(graph, [[product, *rest]], profile()), fs.Plan)
+    first = [name for name in rest if "y1" in graph.nodes[[n.name for n in graph.nodes].index(name)].outputs]
+    twice = fs.price(graph, [[product, *first], [product, *(name for name in rest if name not in first)]], profile())
+    assert not isinstance(twice, fs.Plan)
+    assert any(product in reason.nodes for reason in twice)
+    m = (x.astype(np.float64) @ w.astype(np.float64)).astype(np.float32)
+    h = m * np.float32(0.7)
+    y2 = {"Erf": h * (special.erf(h) + np.float32(1)), "Tanh": np.tanh(m), "Identity": m}[second]
+    scale = float(np.sqrt(depth))
+    check(proto, {"x": x}, {"y1": m * np.float32(0.5), "y2": y2.astype(np.float32)}, rtol=1e-4, atol=1e-5 * scale)
 
 
 @pytest.mark.parametrize("first", ["Identity", "Cast", "Dropout", "Reshape"])

@@ -36,6 +36,22 @@ def test_markdown() -> None:
     ]
 
 
+def test_summary_and_data(tmp_path: Path) -> None:
+    rows: list[policies.Row] = [
+        {"model": "a", "profile": "p", "status": "optimal", "unfused": 4.0, "tvm": 1.0},
+        {"model": "b", "profile": "p", "status": "optimal", "unfused": 1.0, "tvm": 1.0},
+        {"model": "a", "profile": "q", "status": "feasible", "unfused": 1.02, "tvm": 1.0951},
+    ]
+    assert policies.summary(rows).splitlines() == [
+        "| profile | unfused | tvm |",
+        "|---|---|---|",
+        "| `p` | 2.0 (4.0) | 1 (1) |",
+        "| `q` ~ | 1.02 (1.02) | 1.1 (1.1) |",
+    ]
+    policies.write_data(rows, tmp_path / "rows.csv")
+    assert policies.read_data(tmp_path / "rows.csv") == rows
+
+
 def test_the_command_line_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "chain.onnx"
     onnx.save(projection_chain(1), path)

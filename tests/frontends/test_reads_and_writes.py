@@ -5,7 +5,9 @@ No node is carried whole, and the values are awkward: places outside, on borders
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
@@ -366,3 +368,34 @@ def test_a_scan_of_known_length_is_its_steps() -> None:
         outs.append(-total)
     np.testing.assert_allclose(got["end"], total, rtol=1e-6)
     np.testing.assert_allclose(got["out"], np.stack(outs), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "proto",
+    [
+        proto_of("AffineGrid", {"t": draw((1, 2, 3))}, {"s": np.array([1, 1, 2**30, 2**30])}),
+        proto_of("STFT", {"x": draw((1, 200_000))}, {"s": np.array(1), "l": np.array(100_000)}, order="xs l", opset=17),
+        proto_of(
+            "RoiAlign", {"x": draw((1, 1, 4, 4)), "r": draw((1, 4)), "b": np.zeros(1, np.int64)}, output_height=2**40, sampling_ratio=2
+        ),
+        proto_of("RoiAlign", {"x": draw((1, 1, 4, 4)), "r": draw((1, 4)), "b": np.zeros(1, np.int64)}, sampling_ratio=2**40),
+        proto_of("DFT", {"x": draw((1, 8, 1))}, {"l": np.array(2**35)}, opset=17),
+        proto_of("MaxUnpool", {"x": draw((1, 1, 2, 2)), "i": np.zeros((1, 1, 2, 2), np.int64)}, kernel_shape=[2**30, 2**30]),
+        proto_of(
+            "Resize",
+            {"x": draw((1, 1, 4, 4))},
+            {"r": np.array([0, 0, 0, 0, 1, 1, 1, 2**30], np.float32), "s": np.array([1, 1, 1, 2.0**-29], np.float32)},
+            order="xrs",
+            mode="linear",
+            antialias=1,
+            coordinate_transformation_mode="tf_crop_and_resize",
+        ),
+    ],
+    ids=["grid", "frames", "bins", "samples", "transform", "unpool", "taps"],
+)
+def test_a_small_file_makes_nothing_large(proto: onnx.ModelProto) -> None:
+    """It is refused or carried whole, in little time and memory."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with suppress(FusionSearchError):
+        load_onnx(proto)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # a GiB, in KiB

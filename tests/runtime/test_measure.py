@@ -82,7 +82,7 @@ def test_buffers_of_values_that_die_are_used_again() -> None:
     b.output("y", x)
     run = fs.compile(planned(b.build(), "unfused"))
     assert len(run.plan.groups) == 8
-    assert run.planned.arena_plan.nbytes == 2 * 64 * 1000 * 4
+    assert run.planned.memory.arena_bytes == 2 * 64 * 1000 * 4
 
 
 def test_example_feeds_fit_the_inputs_and_repeat() -> None:

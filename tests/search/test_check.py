@@ -711,10 +711,10 @@ def test_a_thousand_nodes_take_less_than_a_second() -> None:
         [sum(1 << p for p in range(k, min(k + size - 2, space.n))) for k in range(0, space.n, size)]
         + [sum(1 << p for p in range(k + size - 2, min(k + size, space.n))) for k in range(0, space.n, size)],
     )
-    start = time.perf_counter()
+    start = time.process_time()
     assert check(graph, plan) == []
     assert len(graph.nodes) == 999
-    assert time.perf_counter() - start < 2.0  # about 0.3 s; shared machines are noisy
+    assert time.process_time() - start < 2.0  # of this process, whatever else the machine does
 
 
 def test_a_node_without_points_reads_nothing() -> None:
@@ -736,3 +736,26 @@ def test_plans_of_tensors_without_elements(shape: tuple[int, ...]) -> None:
     space = space_of(graph, load("local"))
     for plan in (plan_of(space, [1 << k for k in range(space.n)]), plan_of(space, [(1 << space.n) - 1])):
         assert [str(v) for v in check(graph, plan)] == []
+
+
+@pytest.mark.parametrize("extents", [((4, 1), (4, 0)), ((1,), (0, 3)), ((0, 1), (1, 5))])
+def test_nothing_is_read_for_a_result_without_elements(extents: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    from fusion_search import api
+
+    b = GraphBuilder("empty")
+    x, y = (b.input(name, f32, shape) for name, shape in zip("xy", extents, strict=True))
+    b.output("z", b.op("Add", x, y))
+    graph = b.build()
+    assert api.check(graph, api.search(graph, api.load_profile("local"))) == []
+
+
+def test_a_scatter_of_no_updates_still_copies() -> None:
+    from fusion_search import api
+
+    b = GraphBuilder("copy")
+    x, u = b.input("x", f32, (3, 6, 40)), b.input("u", f32, (3, 0, 40))
+    b.output("y", b.op("Scatter", x, b.constant(np.zeros((3, 0, 1), np.int64)), u, reduction="none"))
+    graph = b.build()
+    plan = api.search(graph, api.load_profile("local"))
+    assert api.check(graph, plan) == []
+    assert plan.bytes_moved >= 2 * 4 * 3 * 6 * 40

@@ -8,11 +8,13 @@ import networkx as nx
 import pytest
 
 from fusion_search.search.baselines import fuse_all, per_operator, unfused
-from fusion_search.search.enumerate import enumerate_groups
+from fusion_search.search.enumerate import enumerate_groups, join_components
+from fusion_search.search.grow import grow_plan
 from fusion_search.search.improve import improve, plan_cost, repair
 from fusion_search.search.lattice import Budget, cover
 from fusion_search.search.oracle import exhaustive
 from fusion_search.search.ordered import ordered_cover
+from fusion_search.search.partition import Partition
 from fusion_search.search.prices import linear_prices, proportional_prices, reduced
 from fusion_search.search.quotient import cyclic_components, execution_order
 from fusion_search.search.space import derive_facts
@@ -142,3 +144,47 @@ def test_baselines_on_networks() -> None:
 def test_oracle_refuses_large_graphs() -> None:
     with pytest.raises(ValueError, match="10 nodes are too many"):
         exhaustive(RandomSpace(10, []))
+
+
+def test_grown_plans_are_sound() -> None:
+    gained = 0
+    for seed in range(150):
+        space = random_space(random.Random(seed), 9)
+        facts = derive_facts(space)
+        for nodes in join_components(facts.joins, (1 << space.n) - 1):
+            grown = grow_plan(space, facts, nodes, float("inf"))
+            assert sum(grown) == nodes
+            assert plan_cost(space, grown) > 0  # all legal
+            # In the order given each group follows all that it needs of its own component.
+            done = ~nodes
+            for group in grown:
+                assert all(not space.preds[v] & ~(done | group) for v in members(group))
+                done |= group
+            gained += len(grown) < nodes.bit_count()
+        assert grow_plan(space, facts, (1 << space.n) - 1, 0.0) == [1 << v for v in range(space.n)]
+    assert gained > 40
+
+
+def test_merging_keeps_an_order() -> None:
+    for seed in range(150):
+        draw = random.Random(seed)
+        space = random_space(draw, 9)
+        partition = Partition(space, derive_facts(space))
+        for _ in range(12):
+            a, b = (draw.choice(partition.names) for _ in range(2))
+            mask = partition.mask(a) | partition.mask(b)
+            rest = [group for group in partition.masks if not group & mask]
+            assert partition.waits(mask) == (execution_order(space.preds, [*rest, mask]) is None)
+            if a != b and partition.joint(a, b):
+                partition.merge(mask)
+            assert execution_order(space.preds, partition.masks) is not None
+        partition.deadline = 0.0
+        before = partition.masks
+        partition.merge_maximally(-1)
+        assert partition.masks == before
+
+
+def test_baselines_stop_with_their_time() -> None:
+    space = conv_net(3)
+    assert fuse_all(space, deadline=0.0) == unfused(space)
+    assert per_operator(space, [0] * space.n, deadline=0.0) == unfused(space)

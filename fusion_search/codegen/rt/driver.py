@@ -3,7 +3,8 @@
 A kernel is a C function ``void(argtable, scratch, lo, hi)`` of four int64 that
 processes the items ``lo <= i < hi``.  One row of the int64 step table is one
 kernel call: (function address, argument table address, number of items, items
-a task).  Because addresses are data, one compiled driver runs every plan.
+a task, scratch address, bytes from one thread's scratch to the next one's).
+Because addresses are data, one compiled driver runs every plan.
 """
 
 import importlib.util
@@ -37,7 +38,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 #: The signature of every kernel.
 KERNEL_SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64)
 #: Columns of a step table.
-STEP_FIELDS = ("function", "argtable", "items", "chunk")
+STEP_FIELDS = ("function", "argtable", "items", "chunk", "scratch", "stride")
 #: Numbers between the counters of two threads: one cache line pair.
 _PAD = 16
 _MAX_WORKERS = 256
@@ -45,13 +46,8 @@ _MAX_WORKERS = 256
 _counters = make_stack(_PAD * _MAX_WORKERS, types.int64)
 
 
-def scratch_slots() -> int:
-    """Return how many per-thread scratch slots an arena needs."""
-    return int(numba.config.NUMBA_NUM_THREADS)
-
-
-@njit("void(i8[:,::1],i8,i8,i8,i8)", parallel=True, cache=True, error_model="numpy", nogil=True)
-def _run_plan(steps, count, scratch_base, scratch_stride, workers):
+@njit("void(i8[:,::1],i8,i8)", parallel=True, cache=True, error_model="numpy", nogil=True)
+def _run_plan(steps, count, workers):
     # The number of workers is an argument because asking for it in compiled
     # code would make the function uncacheable.
     counters = _counters()
@@ -62,6 +58,8 @@ def _run_plan(steps, count, scratch_base, scratch_stride, workers):
         args = steps[s, 1]
         n = steps[s, 2]
         chunk = steps[s, 3] if steps[s, 3] > 0 else max(n, 1)
+        scratch_base = steps[s, 4]
+        scratch_stride = steps[s, 5]
         tasks = (n + chunk - 1) // chunk
         if tasks <= 1 or workers == 1:
             for task in range(tasks):
@@ -92,8 +90,6 @@ def _run_plan(steps, count, scratch_base, scratch_stride, workers):
 def run_plan(
     steps: NDArray[np.int64],
     count: int,
-    scratch_base: int,
-    scratch_stride: int,
     workers: int = 0,
 ) -> None:
     """Run the first `count` steps, in order, each on all threads.
@@ -103,23 +99,19 @@ def run_plan(
     steps : int64[:, ::1]
         Rows of `STEP_FIELDS`; a chunk of 0 means all items.  No kernel call spans more than
         one chunk, so scratch may be sized by it.  A step of at most one chunk
-        runs in the calling thread; a step without items calls nothing.
+        runs in the calling thread; a step without items calls nothing.  The
+        scratch of worker `t` starts ``t * stride`` bytes behind ``scratch``.
     count : int
         Number of steps.
-    scratch_base : int
-        Address of `workers` scratch slots; that of worker `t` starts
-        ``t * scratch_stride`` bytes further.  0 if no kernel uses scratch.
-    scratch_stride : int
-        Bytes from slot to slot.
     workers : int
-        Number of slots; 0 means Numba's current number of threads (at most
-        `scratch_slots`), which takes a microsecond to ask: pass it if known.
+        Number of scratch slots; 0 means Numba's current number of threads,
+        which takes a microsecond to ask: pass it if known.
     """
-    _run_plan(steps, count, scratch_base, scratch_stride, workers or numba.get_num_threads())
+    _run_plan(steps, count, workers or numba.get_num_threads())
 
 
-@njit("void(i8[:,::1],i8,i8,i8)", cache=True, error_model="numpy", nogil=True)
-def run_plan_serial(steps, count, scratch_base, scratch_stride):
+@njit("void(i8[:,::1],i8)", cache=True, error_model="numpy", nogil=True)
+def run_plan_serial(steps, count):
     """Run the first `count` steps in the calling thread, chunk by chunk.
 
     Parameters
@@ -128,17 +120,13 @@ def run_plan_serial(steps, count, scratch_base, scratch_stride):
         Rows of `STEP_FIELDS`.
     count : int64
         Number of steps.
-    scratch_base : int64
-        Address of one scratch slot.
-    scratch_stride : int64
-        Ignored; the same parameters as `run_plan`.
     """
     for s in range(count):
         n = steps[s, 2]
         chunk = steps[s, 3] if steps[s, 3] > 0 else max(n, 1)
         for task in range((n + chunk - 1) // chunk):
             lo = task * chunk
-            call_address(steps[s, 0], (steps[s, 1], scratch_base, lo, min(lo + chunk, n)))
+            call_address(steps[s, 0], (steps[s, 1], steps[s, 4], lo, min(lo + chunk, n)))
 
 
 @njit("void(i8[::1],i8[::1],i8[::1],i8[::1])", cache=True, error_model="numpy", nogil=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -156,6 +157,8 @@ def check_values(model: OnnxModel, dims: Mapping[str, int], values: Mapping[str,
         wanted = bound_shape(shapes[name], dims)
         try:
             array = np.asarray(given)
+            if array.ndim <= 1 and array.size == math.prod(wanted) == 1:  # a number for a vector of one, and the other way round
+                array = array.reshape(wanted)
             converted = array.astype(dtype)
             fits = array.shape == wanted and bool(np.all((converted == array) | (array != array)))
         except (TypeError, ValueError, OverflowError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,17 @@ _FOLDED_BYTES = 64 << 20
 _DEEPEST = 16
 #: Most nodes of a Scan that is written out step by step.
 _MOST_STEPS = 4096
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@cache
+def _defaults(op: str, version: int, domain: str) -> dict[str, float]:
+    """The standard's defaults of float attributes, which are float32: a default of 0.01 is not the float64 next to it."""
+    if not defs.has(op, version, domain):
+        return {}
+    attributes = defs.get_schema(op, version, domain).attributes
+    found = {name: entry.default_value.f for name, entry in attributes.items() if entry.default_value.type == onnx.AttributeProto.FLOAT}
+    return {name: value for name, value in found.items() if abs(value) < _LARGEST}  # of an old Clip: no bound
 
 
 class Interpreter:
@@ -167,7 +179,7 @@ class Interpreter:
         top: bool,
     ) -> list[Item]:
         domain = "" if node.domain == "ai.onnx" else node.domain
-        attrs = {a.name: attribute(a) for a in node.attribute}
+        attrs = {**_defaults(node.op_type, imports[domain], domain), **{a.name: attribute(a) for a in node.attribute}}
         call = Call(node.op_type, imports[domain], inputs, attrs, tuple(bool(name) for name in node.output), node)
         start = len(self.builder.nodes)
         rule = RULES.get(f"{domain}.{node.op_type}" if domain else node.op_type)

@@ -145,9 +145,12 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(special.expit(x))
 
 
-def _pow(x: Array, y: Array) -> Array:
+def power(x: Array, y: Array) -> Array:
+    """Raise to a power as IEEE 754 has it, and integers as ONNX has them."""
     if x.dtype.kind != "i":
-        return np.power(x, y)
+        # where the exponent is the number 0.5, NumPy takes the root: another answer for -inf and -0
+        root = (y == 0.5) & ((x == 0) | (x == -np.inf))
+        return np.where(root, abs(x), np.power(x, y))
     # NumPy refuses negative exponents of integers: 1 / x**-y truncated is 0 but for the units
     inverse = np.where(x == 1, 1, np.where(x == -1, np.where(y % 2 == 0, 1, -1), 0)).astype(x.dtype)
     return np.where(y < 0, inverse, np.power(x, np.where(y < 0, 0, y)))
@@ -212,7 +215,7 @@ SPECS: tuple[OpSpec, ...] = (
     binary("Sub", np.subtract, _text("{0} - {1}")),
     binary("Mul", np.multiply, _text("{0} * {1}")),
     binary("Div", _int_div, _div_body),
-    binary("Pow", _pow, _pow_body, "special", exact=False),
+    binary("Pow", power, _pow_body, "special", exact=False),
     binary("Max", np.maximum, lambda dt, a, attrs: larger(dt, *a)),
     binary("Min", np.minimum, lambda dt, a, attrs: smaller(dt, *a)),
     binary("Mod", _mod, _remainder("mod")),

@@ -170,13 +170,9 @@ def _infer_running(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
 
 
 def _domain_running(types: Sequence[Type], out: Type, attrs: dict[str, Any]) -> Domain:
-    """Element i of the axis needs the elements up to i: a window as long as the axis, most of it outside."""
-    axis, rank = attrs["axis"], len(out.shape)
-    n = out.shape[axis]
-    back = max(n - 1, 0) + int(attrs["exclusive"])
+    """Every point reads its own element; the total goes along the axis from point to point, one operation each."""
     dims = [Dim(((d, 1),)) if extent != 1 else Dim() for d, extent in enumerate(out.shape)]
-    dims[axis] = _window_dim(axis, rank, (n, n), 1, 1, back)
-    return Domain((*out.shape, n), 1, (Access(tuple(dims), guarded=True),))
+    return Domain(out.shape, 0, (Access(tuple(dims)),), serial=(attrs["axis"],))
 
 
 def _running(function: Any) -> Any:
@@ -202,7 +198,7 @@ SPECS: tuple[OpSpec, ...] = (
     OpSpec("Conv", "window", _infer_conv, _domain_conv, _conv, combiner="sum", flop_class="contract", flops=2.0),
     OpSpec("MaxPool", "window", _infer_pool, _domain_pool, _pool("max"), combiner="max"),
     OpSpec("SumPool", "window", _infer_pool, _domain_pool, _pool("sum"), combiner="sum"),
-    # running totals along an axis; `running` says that one pass over the axis gives them all
+    # running totals: the axis is a serial loop
     OpSpec("CumSum", "window", _infer_running, _domain_running, _running(np.add), combiner="sum"),
     OpSpec("CumProd", "window", _infer_running, _domain_running, _running(np.multiply), combiner="prod"),
 )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from math import prod
 
 import networkx as nx
 
 import costmodels
 from fusion_search.ir.graph import Graph
-from fusion_search.search.plan import Plan, PlanGroup
+from fusion_search.search.plan import Plan, PlanGroup, Tile, Tuned
 
 from .counts import Counts
 from .demands import broken
@@ -37,7 +38,8 @@ def check(graph: Graph, plan: Plan) -> list[Violation]:
     graph : Graph
         The program.
     plan : Plan
-        What is claimed about it. That a tiling is the best one is not checked: it is the search's claim.
+        What is claimed about it. A schedule that one step along one tile makes cheaper is refused; that no other tiling is better is
+        the search's claim. A tuned schedule need only be legal, and priced as what it is.
 
     Returns
     -------
@@ -117,6 +119,8 @@ def _group(facts: Facts, plan: Plan, group: PlanGroup, model: costmodels.CostMod
     yield from wrong
     if not wrong and model is not None:
         yield from _price(facts, plan, group, steps, digits, model, where)
+    if group.tuned is not None:
+        yield from _tuned(facts, plan, group, group.tuned, steps, digits, model, where)
 
 
 def _stores(facts: Facts, plan: Plan, group: PlanGroup, where: str) -> Iterator[Violation]:
@@ -145,7 +149,8 @@ def _price(
     facts: Facts, plan: Plan, group: PlanGroup, steps: Sequence[Step], digits: Digits, model: costmodels.CostModel, where: str
 ) -> Iterator[Violation]:
     """Count again, price again; every bit has to be the same."""
-    features = Counts(facts, steps, group.stores, group.schedule.tiles, digits, plan.profile.line_bytes).features()
+    counts = Counts(facts, steps, group.stores, group.schedule.tiles, digits, plan.profile.line_bytes)
+    features = counts.features()
     for what, said, counted in (
         ("bytes_read", group.bytes_read, features.bytes_read),
         ("bytes_written", group.bytes_written, features.bytes_written),
@@ -163,6 +168,52 @@ def _price(
     cost = costmodels.attoseconds(model.cost_s(terms, plan.profile))
     if group.cost_as != cost:
         yield Violation("cost", where, f"cost_as is {group.cost_as}, priced {cost}")
+
+    yield from _least(plan, group, counts, model, where)
+
+
+def _least(plan: Plan, group: PlanGroup, counts: Counts, model: costmodels.CostModel, where: str) -> Iterator[Violation]:
+    """J is the least over all schedules: no tile of half or twice the size may be cheaper."""
+    for k, tile in enumerate(group.schedule.tiles):
+        points = prod(loop.extent for loop in tile.loops)
+        for size in {min(2 * tile.tile, points), _half(tile.tile, points)} - {tile.tile, 0}:
+            tiles = (*group.schedule.tiles[:k], Tile(size, tile.loops), *group.schedule.tiles[k + 1 :])
+            features = counts.features(tiles)
+            cost = costmodels.attoseconds(model.cost_s(model.terms(features, plan.profile), plan.profile))
+            if features.scratch_bytes <= plan.profile.fast_memory_bytes and cost < group.cost_as:
+                yield Violation("schedule", where, f"a tile of {size} in place of {tile.tile} costs {cost}, less than {group.cost_as}")
+
+
+def _half(tile: int, points: int) -> int:
+    """The next smaller size of 1, 2, 4, ... and all points."""
+    return 1 << ((tile - 1).bit_length() - 1) if tile == points and tile > 1 else tile // 2
+
+
+def _tuned(
+    facts: Facts,
+    plan: Plan,
+    group: PlanGroup,
+    tuned: Tuned,
+    steps: Sequence[Step],
+    digits: Digits,
+    model: costmodels.CostModel | None,
+    where: str,
+) -> Iterator[Violation]:
+    """A tuned schedule is legal, fits, and costs what it says; it may cost more than the least."""
+    where = f"{where}, tuned"
+    wrong = list(ScheduleCheck(steps, group.stores, tuned.schedule.tiles, digits, where).violations())
+    yield from wrong
+    if tuned.items_per_task < 1:
+        yield Violation("schedule", where, f"{tuned.items_per_task} items a task")
+    if wrong or model is None:
+        return
+    features = Counts(facts, steps, group.stores, tuned.schedule.tiles, digits, plan.profile.line_bytes).features()
+    if features.scratch_bytes > plan.profile.fast_memory_bytes:
+        needs = f"one block needs {features.scratch_bytes:.0f} bytes of scratch"
+        yield Violation("capacity", where, f"{needs}, {plan.profile.name} has {plan.profile.fast_memory_bytes}")
+    cost = costmodels.attoseconds(model.cost_s(model.terms(features, plan.profile), plan.profile))
+    if tuned.cost_as != cost:
+        yield Violation("cost", where, f"cost_as is {tuned.cost_as}, priced {cost}")
 
 
 def _certificate(plan: Plan) -> Iterator[Violation]:

@@ -39,15 +39,21 @@ class Counts:
         self, facts: Facts, steps: Sequence[Step], stores: Collection[str], tiles: Sequence[Tile], digits: Digits, line_bytes: int
     ) -> None:
         self.facts, self.steps, self.stores, self.tiles, self.digits, self.line = facts, steps, stores, tiles, digits, line_bytes
-        self.blocks = [-(-prod(loop.extent for loop in tile.loops) // tile.tile) for tile in tiles]
+        self.blocks: list[int] = []
         self.makers = {value: step for step in steps for value in step.node.outputs}
+        # what does not depend on the sizes of tiles
         self.buffers = self._buffers()
+        self.live = TEMPLATE_LIVE + self._live()
+        stored = [value for value in self.makers if value in stores]
+        self.written = sum(self._lines(facts.stored_bytes(value)) for value in stored)
+        self.sizes, self.uses = self._regions()
 
-    def features(self) -> GroupFeatures:
-        """Return the counts."""
+    def features(self, tiles: Sequence[Tile] | None = None) -> GroupFeatures:
+        """Return the counts, or what they would be if the same loops had tiles of other sizes."""
+        self.tiles = self.tiles if tiles is None else tiles
+        self.blocks = [-(-prod(loop.extent for loop in tile.loops) // tile.tile) for tile in self.tiles]
         steps = self.steps
-        stored = [value for value in self.makers if value in self.stores]
-        read, rereads = self._reads()
+        rereads = self._rereads()
         flops = {"simple": 0, "special": 0, "contract": 0}
         again = {"simple": 0.0, "special": 0.0, "contract": 0.0}
         for step in steps:
@@ -58,13 +64,13 @@ class Counts:
         opaque = steps[0].spec.kind == "opaque"
         return GroupFeatures(
             nodes=len(steps),
-            bytes_read=read,
-            bytes_written=sum(self._lines(self.facts.stored_bytes(value)) for value in stored),
+            bytes_read=sum(self.sizes.values()),
+            bytes_written=self.written,
             rereads=rereads,
             launches=1,
             blocks=OPAQUE_BLOCKS if opaque else float(prod(self.blocks)),
             iterations=max(1, *(prod(step.extents) for step in steps)),
-            live=TEMPLATE_LIVE + self._live(),
+            live=self.live,
             itemsize=max(step.itemsize for step in steps),
             scratch_bytes=float(sum(self._buffer_bytes(self.facts.steps[name]) for name in self.buffers)),
             flops=Flops(**flops),
@@ -80,11 +86,11 @@ class Counts:
 
     # ------------------------------------------------------------------ memory
 
-    def _reads(self) -> tuple[int, tuple[Reread, ...]]:
-        """Bytes of the distinct live-ins, and the passes over them after the first."""
+    def _regions(self) -> tuple[dict[str, int], list[tuple[str, list[bool]]]]:
+        """Bytes of the distinct live-ins, and for every read of one the tiles that it depends on."""
         boxes: dict[str, dict[object, int]] = {}
         whole: dict[str, int] = {}
-        passes: dict[str, float] = {}
+        uses = []
         for step in self.steps:
             for operand in step.operands:
                 if operand.base in self.makers or operand.parameter:
@@ -92,11 +98,15 @@ class Counts:
                 box = touched(step, operand)
                 boxes.setdefault(operand.base, {})[operand.shape, box] = self._box_bytes(operand, box)
                 whole[operand.base] = self._lines(operand.nbytes)
-                extra = self._extra([reads_along(step, operand, tile.loops[0]) for tile in self.tiles])
-                passes[operand.base] = max(passes.get(operand.base, 0.0), extra)
-        sizes = {base: min(whole[base], sum(parts.values())) for base, parts in boxes.items()}
-        # in the order of first reads, which is the order in which a sum of floats is to be repeated
-        return sum(sizes.values()), tuple(Reread(sizes[base], passes[base]) for base in sizes if passes[base] > 0)
+                uses.append((operand.base, [reads_along(step, operand, tile.loops[0]) for tile in self.tiles]))
+        return {base: min(whole[base], sum(parts.values())) for base, parts in boxes.items()}, uses
+
+    def _rereads(self) -> tuple[Reread, ...]:
+        """The passes over each live-in after the first, in the order of first reads, in which a sum of floats is to be repeated."""
+        passes: dict[str, float] = {}
+        for base, depends in self.uses:
+            passes[base] = max(passes.get(base, 0.0), self._extra(depends))
+        return tuple(Reread(self.sizes[base], passes[base]) for base in self.sizes if passes[base] > 0)
 
     def _box_bytes(self, operand: Operand, box: tuple[tuple[int, int], ...]) -> int:
         """Bytes of a box, each contiguous run in whole cache lines."""
@@ -176,9 +186,10 @@ def touched(step: Step, operand: Operand) -> tuple[tuple[int, int], ...]:
     """Return the first and last index of each dimension that a read touches, as a box within the operand."""
     if step.spec.kind == "opaque":
         return tuple((0, n - 1) for n in operand.shape)
-    if 0 in step.extents:  # no point of the loops, no read
-        return tuple((0, -1) for _ in operand.shape)
     used = {loop for dim in operand.access.dims for loop, _ in dim.terms}
+    # no result, or no point of the loops that walk the operand: no read; a scatter of no updates still copies
+    if 0 in step.extents[: step.domain.rank] or any(step.extents[loop] == 0 for loop in used):
+        return tuple((0, -1) for _ in operand.shape)
     lookups = prod(n for loop, n in enumerate(step.extents) if loop not in used)
     box = []
     for dim, n in zip(operand.access.dims, operand.shape, strict=True):

@@ -41,9 +41,7 @@ def _statistic_meets_other_copy(facts: Facts, name: str) -> bool:
                 flow.add_edge(at, reader)
     behind = {reader: {reader, *nx.descendants(flow, reader)} for reader in readers}
     reductions = {v for v in flow if facts.steps[v].spec.kind == "reduce"}
-    through = {
-        reader: {w for v in nodes & reductions for w in (v, *nx.descendants(flow, v))} for reader, nodes in behind.items()
-    }
+    through = {reader: {w for v in nodes & reductions for w in (v, *nx.descendants(flow, v))} for reader, nodes in behind.items()}
     for one in readers:
         for other in readers:
             if one == other:

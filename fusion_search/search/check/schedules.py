@@ -83,6 +83,8 @@ class ScheduleCheck:
                     yield f"loop {index} of {name} is a reduction"
                 elif index in members[name].domain.scattered:
                     yield f"along loop {index} of {name} data says what is written"
+                elif index in members[name].domain.serial:
+                    yield f"loop {index} of {name} runs in order: no block can begin inside it"
                 elif step < 1 or (members[name].extents[index] % (step * loop.extent) if loop.extent else members[name].extents[index]):
                     yield f"loop {index} of {name} has no digit of step {step} and extent {loop.extent}"
 
@@ -105,6 +107,8 @@ class ScheduleCheck:
                 mine = [digit for digit in self.digits.member(step.name) if self.digits.name[digit] in names]
                 if any(not self.digits.parallel(digit) for digit in mine):
                     yield f"outer loop {k} is a reduction loop of {step.name}"
+                elif any(digit.loop in step.domain.serial for digit in mine):
+                    yield f"outer loop {k} is a loop of {step.name} that runs in order"
                 elif len(mine) > len(names):
                     yield f"{step.name} would have to carry outer loop {k} twice"
                 elif mine and step.name not in loop.carried:

@@ -40,7 +40,7 @@ def kernels(tmp_path_factory):
 
 
 def test_layer_is_not_workqueue(kernels):
-    driver.run_plan(np.zeros((1, 4), np.int64), 0, 0, 0)
+    driver.run_plan(np.zeros((1, 6), np.int64), 0)
     assert numba.config.THREADING_LAYER in ("omp", "tbb")
 
 
@@ -49,11 +49,11 @@ def test_layer_is_not_workqueue(kernels):
 def test_every_item_once(kernels, workers, n, chunk):
     counts = np.zeros(n + 1, np.int64)
     table = np.array([counts.ctypes.data], np.int64)
-    steps = np.array([[kernels["k_count"], table.ctypes.data, n, chunk]] * 3, np.int64)
-    driver.run_plan(steps, 3, 0, 0, workers)
+    steps = np.array([[kernels["k_count"], table.ctypes.data, n, chunk, 0, 0]] * 3, np.int64)
+    driver.run_plan(steps, 3, workers)
     assert (counts[:n] == 3).all()
     assert counts[n] == 0
-    driver.run_plan_serial(steps, 2, 0, 0)
+    driver.run_plan_serial(steps, 2)
     assert (counts[:n] == 5).all()
 
 
@@ -65,10 +65,11 @@ def test_scratch_is_private_and_results_repeat(kernels):
     def plan():
         mid, out = np.empty(n), np.empty(n)
         tables = [np.array([a.ctypes.data, b.ctypes.data], np.int64) for a, b in ((x, mid), (mid, out))]
-        rows = [[kernels["k_scratch"], t.ctypes.data, n, chunk] for t in tables]
-        scratch = np.empty(driver.scratch_slots() * chunk)
-        for workers in (1, min(2, driver.scratch_slots())):
-            driver.run_plan(np.array(rows, np.int64), 2, scratch.ctypes.data, chunk * 8, workers)
+        scratch = np.empty(5 * chunk)
+        places = (scratch.ctypes.data, scratch.ctypes.data + 3 * chunk * 8)  # a step has a scratch of its own
+        rows = [[kernels["k_scratch"], t.ctypes.data, n, chunk, at, chunk * 8] for t, at in zip(tables, places, strict=True)]
+        for workers in (1, 2):
+            driver.run_plan(np.array(rows, np.int64), 2, workers)
             results.append(out.tobytes())
 
     # Two Python threads run plans at the same time.

@@ -179,3 +179,8 @@ def axes_of(axes: Sequence[int], rank: int) -> tuple[int, ...]:
     if len(set(found)) != len(found):
         raise ValueError(f"axes {list(axes)} name a dimension twice")
     return tuple(found)
+
+
+def nothing_along(shape: Sequence[int], axes: Sequence[int]) -> bool:
+    """Whether there is nothing to reduce along some axes. Other dimensions of extent 0 are like any extent: one form serves them all."""
+    return any(shape[a] == 0 for a in axes)

@@ -52,7 +52,9 @@ def einsum(ctx: Lowering, call: Call) -> list[Item]:
     """Products of two operands at a time, from the left."""
     terms, result = _parse(ctx, call)
     dtype = ctx.dtype(terms[0].name)
-    if dtype.kind == "b" or any(0 in ctx.shape(t.name) for t in terms):
+    extents = [(c, n) for t in terms for c, n in zip(t.letters, ctx.shape(t.name), strict=True)]
+    nothing = {c for c, n in extents if n == 0}
+    if dtype.kind == "b" or not nothing <= set(result) or any(n for c, n in extents if c in nothing):
         raise NotLowered
     sizes: dict[str, int] = {}
     for t in terms:
@@ -76,7 +78,7 @@ def _diagonal(ctx: Lowering, t: _Term) -> _Term:
         c = next(c for c in t.letters if t.letters.count(c) > 1)
         first, second = t.letters.index(c), t.letters.index(c, t.letters.index(c) + 1)
         shape, rank = ctx.shape(t.name), len(t.letters)
-        if shape[first] != shape[second] or 0 in shape:
+        if shape[first] != shape[second] or not shape[first]:
             raise NotLowered
         order = [d for d in range(rank) if d not in (first, second)] + [first, second]
         name = t.name if order == list(range(rank)) else ctx.op("Transpose", t.name, part="together", perm=tuple(order))

@@ -216,9 +216,9 @@ def hard_sigmoid(ctx: Lowering, call: Call) -> list[Item]:
 
 @_wide
 def hard_swish(ctx: Lowering, call: Call) -> list[Item]:
-    """x max(0, min(1, x / 6 + 1 / 2))."""
+    """x max(0, min(1, x / 6 + 1 / 2)); the sixth is a float32, as in the standard's function body."""
     x = call.tensor(0)
-    return [ctx.op("Mul", x, _hard_sigmoid(ctx, x, 1 / 6, 0.5), part="gate")]
+    return [ctx.op("Mul", x, _hard_sigmoid(ctx, x, float(np.float32(1 / 6)), 0.5), part="gate")]
 
 
 def _softplus(ctx: Lowering, x: str) -> str:

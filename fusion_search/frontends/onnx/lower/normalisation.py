@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule, axis_of
+from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule, axis_of, nothing_along
 from fusion_search.ir.spec import Array
 
 
@@ -21,7 +21,7 @@ def softmax(ctx: Lowering, call: Call) -> list[Item]:
     else:
         x = x if shape else ctx.view(x, (1,))
         axes = (axis_of(call.attrs.get("axis", -1), max(len(shape), 1)),)
-    if 0 in ctx.shape(x):
+    if nothing_along(ctx.shape(x), axes):
         return [call.tensor(0)]
     shifted = ctx.op("Sub", x, ctx.op("ReduceMax", x, part="max", axes=axes), part="sub")
     grown = ctx.op("Exp", shifted, part="exp")
@@ -62,9 +62,9 @@ def _batch_statistics(ctx: Lowering, call: Call) -> list[Item]:
     """Training: statistics of the batch itself, and the running ones moved towards them."""
     x, *names = (call.tensor(k) for k in range(5))
     dtype, shape = ctx.dtype(x), ctx.shape(x)
-    if len(shape) < 2 or 0 in shape:
+    spread, axes = (shape[1], *(1,) * (len(shape) - 2)) if len(shape) > 1 else (), (0, *range(2, len(shape)))
+    if len(shape) < 2 or nothing_along(shape, axes):
         raise NotLowered
-    spread, axes = (shape[1], *(1,) * (len(shape) - 2)), (0, *range(2, len(shape)))
     x = ctx.widen(x)
     wide = ctx.dtype(x)
     out, mean, _, var = _normalise_with_variance(ctx, x, axes, call.attrs.get("epsilon", 1e-5))
@@ -115,7 +115,7 @@ def layer_normalization(ctx: Lowering, call: Call) -> list[Item]:
     x, scale, bias = call.tensor(0), call.tensor(1), call.tensor(2)
     dtype, rank = ctx.dtype(x), len(ctx.shape(x))
     axes = tuple(range(axis_of(call.attrs.get("axis", -1), rank), rank))
-    if 0 in ctx.shape(x):
+    if nothing_along(ctx.shape(x), axes):
         raise NotLowered
     x = ctx.widen(x)
     wide = ctx.dtype(x)
@@ -136,7 +136,7 @@ def rms_normalization(ctx: Lowering, call: Call) -> list[Item]:
     x, scale = call.tensor(0), call.tensor(1)
     dtype, rank = ctx.dtype(x), len(ctx.shape(x))
     axes = tuple(range(axis_of(call.attrs.get("axis", -1), rank), rank))
-    if 0 in ctx.shape(x):
+    if nothing_along(ctx.shape(x), axes):
         raise NotLowered
     x = ctx.widen(x)
     wide = ctx.dtype(x)
@@ -150,7 +150,7 @@ def group_normalization(ctx: Lowering, call: Call) -> list[Item]:
     """InstanceNormalization and GroupNormalization: statistics of each group of channels of each image."""
     x, scale, bias = call.tensor(0), call.tensor(1), call.tensor(2)
     dtype, shape = ctx.dtype(x), ctx.shape(x)
-    if len(shape) < 2 or 0 in shape:
+    if len(shape) < 2 or 0 in shape[1:]:
         raise NotLowered
     groups = shape[1] if call.op == "InstanceNormalization" else call.attrs["num_groups"]
     if groups < 1 or shape[1] % groups:
@@ -171,7 +171,7 @@ def mean_variance_normalization(ctx: Lowering, call: Call) -> list[Item]:
     x = call.tensor(0)
     dtype, rank = ctx.dtype(x), len(ctx.shape(x))
     axes = tuple(axis_of(a, rank) for a in call.attrs.get("axes", (0, 2, 3)))
-    if 0 in ctx.shape(x):
+    if nothing_along(ctx.shape(x), axes):
         raise NotLowered
     x = ctx.widen(x)
     centred = ctx.op("Sub", x, ctx.op("ReduceMean", x, part="mean", axes=axes), part="sub")

@@ -14,6 +14,8 @@ from fusion_search.ir.spec import Array
 
 #: Neighbours that are read and added one by one; more are summed along a dimension of their own.
 _FEW_TAPS = 4
+#: Most weights of one axis that are known ahead of a run.
+_MOST_WEIGHTS = 1 << 22
 
 _ROUNDED: dict[str, Callable[[Array], Array]] = {
     "floor": np.floor,
@@ -178,6 +180,8 @@ def _many_taps(ctx: Lowering, x: str, axis: int, taps: list[tuple[Array, Array]]
 def _wide(base: Array, t: Array, scale: float, a: float | None) -> list[tuple[Array, Array]]:
     """A triangle, or Keys' cubic with the coefficient `a`, stretched by 1 / scale; the weights of each point add up to 1."""
     first = math.floor((-1 if a is None else -2) / scale) + 1
+    if (2 - 2 * first) * max(len(base), 1) > _MOST_WEIGHTS:
+        raise NotLowered
     taps = []
     for k in range(first, 2 - first):
         x = np.abs((k - t) * scale)

@@ -13,6 +13,8 @@ from fusion_search.frontends.onnx.lower.formula import Term
 from fusion_search.ir.ops.windows import window_extent
 
 _INT64 = np.dtype(np.int64)
+#: The largest tensor of coordinates that is made ahead of a run.
+_KNOWN_BYTES = 64 << 20
 
 #: The first neighbour's distance from the element below, and each neighbour's weight as a polynomial in the distance from that
 #: element, constant terms first. Cubic is Keys' convolution with the coefficient -3/4.
@@ -162,7 +164,7 @@ def affine_grid(ctx: Lowering, call: Call) -> list[Item]:
     rank, aligned = len(sizes), bool(call.attrs.get("align_corners", 0))
     if rank not in (2, 3) or ctx.shape(theta) != (size[0], rank, rank + 1):
         raise ValueError(f"theta {list(ctx.shape(theta))} does not fit a grid {list(size)}")
-    if aligned and 1 in sizes:
+    if (aligned and 1 in sizes) or min(sizes) < 1 or math.prod(sizes) * (rank + 1) * 8 > _KNOWN_BYTES:
         raise NotLowered
     axes = [np.linspace(-1, 1, n) if aligned else (np.arange(n) * 2 + 1) / n - 1 for n in sizes]
     grid = np.stack([*np.meshgrid(*axes, indexing="ij")[::-1], np.ones(sizes)], axis=-1).reshape(-1, rank + 1)
@@ -183,9 +185,12 @@ def roi_align(ctx: Lowering, call: Call) -> list[Item]:
         raise ValueError(f"regions {list(rois.shape)} of {count} images do not fit input {list(shape)}")
     if samples < 1 or not ctx.is_float(x.name) or 0 in shape:  # the number of points then depends on the regions
         raise NotLowered
+    bins_of = attrs.get("output_height", 1), attrs.get("output_width", 1)
+    if min(bins_of) < 1 or max(bins_of) * samples * 8 > _KNOWN_BYTES:
+        raise NotLowered
     rois = rois.widen()
     at, weights_at = [], []
-    for axis, (extent, bins) in enumerate(zip(shape[2:], (attrs.get("output_height", 1), attrs.get("output_width", 1)), strict=True)):
+    for axis, (extent, bins) in enumerate(zip(shape[2:], bins_of, strict=True)):
         start, end = (
             Term(ctx, ctx.op("Slice", rois.name, part=f"side{k}", starts=(0, k), steps=(1, 1), sizes=(count, 1)))
             .of("Mul", scale)

@@ -20,17 +20,14 @@ def running(ctx: Lowering, call: Call) -> list[Item]:
         return [x]
     axis = axis_of(int(ctx.known(call.tensor(1)).reshape(-1)[0]), len(shape))
     reverse, exclusive = bool(call.attrs.get("reverse", 0)), bool(call.attrs.get("exclusive", 0))
-    if shape[axis] <= 1 or 0 in shape:
-        first = ctx.scalar(0 if call.op == "CumSum" else 1, ctx.dtype(x))
-        return [ctx.op("Expand", first, shape=shape) if exclusive and 0 not in shape else x]
     x = _turned(ctx, x, axis, "turn") if reverse else x
-    out = ctx.op(call.op, x, axis=axis, exclusive=exclusive, running=True)
+    out = ctx.op(call.op, x, axis=axis, exclusive=exclusive)
     return [_turned(ctx, out, axis, "turn_back") if reverse else out]
 
 
 def _turned(ctx: Lowering, x: str, axis: int, part: str) -> str:
     shape = ctx.shape(x)
-    starts = tuple(n - 1 if d == axis else 0 for d, n in enumerate(shape))
+    starts = tuple(max(n - 1, 0) if d == axis else 0 for d, n in enumerate(shape))
     return ctx.op("Slice", x, part=part, starts=starts, steps=tuple(-1 if d == axis else 1 for d in range(len(shape))), sizes=shape)
 
 
@@ -62,14 +59,14 @@ def hardmax(ctx: Lowering, call: Call) -> list[Item]:
     """1 at the first largest element of an axis, 0 elsewhere; before version 13 of all axes from that one on."""
     x = call.tensor(0)
     shape = ctx.shape(x)
-    if 0 in shape:
-        return [x]
     if call.opset < 13:
         axis = axis_of(call.attrs.get("axis", 1), len(shape), end=True)
         x, axis = ctx.view(x, (math.prod(shape[:axis]), math.prod(shape[axis:]))), 1
     else:
         axis = axis_of(call.attrs.get("axis", -1), len(shape))
     n = ctx.shape(x)[axis]
+    if n == 0:
+        return [call.tensor(0)]
     places = ctx.constant(np.arange(n, dtype=np.int64).reshape((n, *(1,) * (len(ctx.shape(x)) - axis - 1))))
     hit = ctx.op("Equal", place_of(ctx, x, axis, "ReduceMax"), places, part="equal")
     return [ctx.view(ctx.cast(hit, ctx.dtype(x), part="cast"), shape)]
@@ -93,8 +90,6 @@ def lp_normalization(ctx: Lowering, call: Call) -> list[Item]:
         raise NotLowered
     dtype, axis = ctx.dtype(x), axis_of(call.attrs.get("axis", -1), len(ctx.shape(x)))
     x = ctx.widen(x)
-    if 0 in ctx.shape(x):
-        return [call.tensor(0)]
     norm = power_sum(ctx, x, p, lambda v: ctx.op("ReduceSum", v, part="sum", axes=(axis,)))
     empty = ctx.op("Equal", norm, ctx.scalar(0, ctx.dtype(x)), part="empty")
     quotient = ctx.op("Div", x, norm, part="div")
@@ -105,7 +100,7 @@ def global_lp_pool(ctx: Lowering, call: Call) -> list[Item]:
     """The norm of each channel."""
     x = call.tensor(0)
     dtype, axes = ctx.dtype(x), tuple(range(2, len(ctx.shape(x))))
-    if not axes or 0 in ctx.shape(x):
+    if not axes:
         raise NotLowered
     out = power_sum(ctx, ctx.widen(x), call.attrs.get("p", 2), lambda v: ctx.op("ReduceSum", v, part="sum", axes=axes))
     return [ctx.narrow(out, dtype)]

@@ -93,6 +93,8 @@ def stft(ctx: Lowering, call: Call) -> list[Item]:
     length = int(ctx.known(call.tensor(3)).reshape(-1)[0]) if call.tensor(3) else ctx.shape(window)[0] if window else count
     if step < 1 or not 1 <= length <= count or (window and ctx.shape(window) != (length,)):
         raise ValueError(f"frames of {length} elements at every {step} do not fit a signal of {count}")
+    if ((count - length) // step + 1) * length * 8 > _MATRIX_BYTES:  # the places that the frames are read from
+        raise NotLowered
     signal = Term(ctx, x).cast(_WIDE).view(shape[0], count, parts)
     places: Any = np.arange((count - length) // step + 1)[:, None] * step + np.arange(length)
     frames = Term(ctx, ctx.op("Gather", signal.name, ctx.constant(places.astype(np.int64)), part="frames", axis=1))

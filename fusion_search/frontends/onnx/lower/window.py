@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule
+from fusion_search.frontends.onnx.lower.context import Call, Item, Lowering, NotLowered, Rule, nothing_along
 from fusion_search.frontends.onnx.lower.contraction import auto_pads, window_attrs
 from fusion_search.frontends.onnx.lower.formula import Term
 from fusion_search.frontends.onnx.lower.scan import power_sum
@@ -125,7 +125,7 @@ def global_pool(ctx: Lowering, call: Call) -> list[Item]:
     x = call.tensor(0)
     core = "ReduceMean" if call.op == "GlobalAveragePool" else "ReduceMax"
     axes = tuple(range(2, len(ctx.shape(x))))
-    if not axes or 0 in ctx.shape(x):
+    if not axes or nothing_along(ctx.shape(x), axes):
         raise NotLowered
     return [ctx.op(core, x, axes=axes)]
 

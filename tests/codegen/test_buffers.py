@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusion_search.runtime.buffers import ALIGN, Arena, Lifetime, plan_buffers
+from fusion_search.codegen.buffers import ALIGN, Arena, Lifetime, plan_buffers
+from fusion_search.codegen.kernel import scratch_apart
+from fusion_search.ir.builder import GraphBuilder
+from fusion_search.runtime.steps import KernelStep, make_steps
 
 
 @st.composite
@@ -64,3 +68,24 @@ def test_a_small_value_fits_into_a_gap() -> None:
 
 def test_no_values() -> None:
     assert plan_buffers([]) == Arena({}, 0)
+
+
+def test_parts_of_a_kernel_s_scratch_share_what_no_stage_uses_together() -> None:
+    b = GraphBuilder("stages")
+    x = b.input("x", np.float32, (64, 300))
+    for _ in range(6):
+        e = b.op("Exp", b.op("Sub", x, b.op("ReduceMax", x, axes=(1,))))
+        x = b.op("Div", e, b.op("ReduceSum", e, axes=(1,)))
+    b.output("y", b.op("MatMul", x, b.constant(np.ones((300, 40), np.float32))))
+    graph = b.build()
+    (step,) = make_steps(graph, [[node.name for node in graph.nodes]], 2)
+    assert isinstance(step, KernelStep)
+    kernel, apart = step.kernel, scratch_apart(step.kernel)
+    assert len(kernel.reserved) >= 6
+    library = max(part.nbytes for part in kernel.reserved)  # what the product needs for itself
+    assert kernel.scratch_bytes - library < (apart.scratch_bytes - library) / 2
+    for made, clash in ((kernel, together), (apart, lambda a, b: True)):
+        parts = [Lifetime(str(p.slot), p.nbytes, p.first, p.last) for p in made.reserved]
+        arena = Arena({str(p.slot): made.slots[p.slot].number for p in made.reserved}, made.scratch_bytes)
+        assert all(arena.offsets[p.name] + p.nbytes <= arena.nbytes for p in parts)
+        assert not any(clash(a, b) and overlap(arena, a, b) for a, b in combinations(parts, 2))

@@ -1,0 +1,111 @@
+"""Planning of buffers: values that are never alive together share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+#: Every buffer starts on a cache line of its own.
+ALIGN = 64
+#: Orders that are tried after the fixed ones: the values that made the last peak are placed first in the next round.
+ROUNDS = 24
+#: More values than this are placed in the fixed orders only; placing is quadratic.
+FEW = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A value in memory: its size and the first and last step that touches it."""
+
+    name: str
+    nbytes: int
+    first: int
+    last: int
+
+    @property
+    def size(self) -> int:
+        """Bytes in whole cache lines; a value without elements has an address too."""
+        return -(-max(self.nbytes, 1) // ALIGN) * ALIGN
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Offsets of the values in one block of memory, and its size."""
+
+    offsets: dict[str, int]
+    nbytes: int
+
+
+_ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
+    lambda v: (-v.size, v.first),
+    lambda v: (-v.size * (v.last - v.first + 1), -v.size),
+    lambda v: (v.first - v.last, -v.size),
+    lambda v: (v.first, -v.size),
+)
+
+
+def most_alive(values: Sequence[Lifetime]) -> int:
+    """Bytes that are alive at once at most: no placement needs less."""
+    change: dict[int, int] = {}
+    for value in values:
+        change[value.first] = change.get(value.first, 0) + value.size
+        change[value.last + 1] = change.get(value.last + 1, 0) - value.size
+    most = alive = 0
+    for step in sorted(change):
+        alive += change[step]
+        most = max(most, alive)
+    return most
+
+
+def plan_buffers(values: Sequence[Lifetime]) -> Arena:
+    """Place values so that those alive together do not overlap.
+
+    Values are placed one by one, each at the lowest offset that is free over its whole life: largest first, and, while more is
+    needed than is ever alive at once, in other orders, of which the best counts. The result depends on sizes, lifetimes and names
+    only, not on the order in which values are given. O(n^2) in the number of values for each order.
+    """
+    bound = most_alive(values)
+    best: Arena | None = None
+    for order in _orders(values):
+        offsets, total = _place(order)
+        if best is None or total < best.nbytes:
+            best = Arena(offsets, total)
+        if best.nbytes == bound:
+            break
+    if best is None:
+        return Arena({}, 0)
+    return Arena({value.name: best.offsets[value.name] for value in values}, best.nbytes)
+
+
+def _orders(values: Sequence[Lifetime]) -> Iterator[list[Lifetime]]:
+    if not values:
+        return
+    for key in _ORDERS:
+        yield sorted(values, key=lambda v: (*key(v), v.name))
+    if len(values) > FEW:
+        return
+    order = sorted(values, key=lambda v: (*_ORDERS[0](v), v.name))
+    for _ in range(ROUNDS):
+        offsets, total = _place(order)
+        high = [v for v in order if offsets[v.name] + v.size == total]
+        order = [*high, *(v for v in order if v not in high)]
+        yield order
+
+
+def _place(order: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
+    placed: list[tuple[int, int, int, int]] = []  # start, stop, first, last; by start
+    offsets: dict[str, int] = {}
+    total = 0
+    for value in order:
+        at, size, first, last = 0, value.size, value.first, value.last
+        for start, stop, born, died in placed:
+            if born <= last and first <= died:
+                if at + size <= start:
+                    break
+                if stop > at:
+                    at = stop
+        offsets[value.name] = at
+        placed.append((at, at + size, first, last))
+        placed.sort()
+        total = max(total, at + size)
+    return offsets, total

@@ -1,0 +1,109 @@
+"""What a run needs in memory, planned before anything is compiled: passing values and scratch in one arena, and results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fusion_search.codegen.buffers import ALIGN, Lifetime, plan_buffers
+from fusion_search.ir.graph import Graph
+from fusion_search.ir.opaque import RUNTIME
+from fusion_search.runtime.steps import KernelStep, Step
+
+#: Bytes behind the scratch of each thread: vector loads may start in the last element's line.
+GUARD_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Scratch of one step: where it starts in the arena, and the bytes from one thread's to the next one's."""
+
+    offset: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """The memory of one run in flight; inputs and weights are the caller's and not counted.
+
+    Attributes
+    ----------
+    arena_bytes : int
+        One block for all that passes from step to step, and for scratch, which a step needs only while it runs.
+    offsets : mapping of str to int
+        Place in the arena of each value that one step computes and a later one reads.
+    scratch : mapping of int to Scratch
+        By step, for the steps that use any.
+    results : tuple of str
+        Values that the caller gets, other than inputs, constants and what has no plain tensor type.
+    result_bytes : int
+    touched : tuple of str
+        All values in memory, in the order of first use.
+    """
+
+    arena_bytes: int
+    offsets: Mapping[str, int]
+    scratch: Mapping[int, Scratch]
+    results: tuple[str, ...]
+    result_bytes: int
+    touched: tuple[str, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Arena and results together: what a run needs at most."""
+        return self.arena_bytes + self.result_bytes
+
+
+def plan_memory(graph: Graph, steps: Sequence[Step], threads: int) -> MemoryPlan:
+    """Plan the memory of a step table.
+
+    Parameters
+    ----------
+    graph : Graph
+    steps : sequence of Step
+        In the order in which they run.
+    threads : int
+        How many run a step that has more than one task.
+    """
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for k, step in enumerate(steps):
+        for name in touched(graph, step):
+            first.setdefault(name, k)
+            last[name] = k
+    given = {value.name for value in graph.inputs} | set(graph.constants)
+    plain = [name for name in first if name not in given and graph.values[name].dtype != RUNTIME]
+    returned = graph.output_bases
+    results = tuple(name for name in plain if name in returned)
+    passing = [name for name in plain if name not in returned]
+    strides = {k: stride for k, step in enumerate(steps) if (stride := stride_of(step))}
+    # one thread runs a step that is one task
+    slots = {k: threads if isinstance(step := steps[k], KernelStep) and step.tasks > 1 else 1 for k in strides}
+    arena = plan_buffers(
+        [
+            *(Lifetime(f"value {name}", graph.values[name].nbytes, first[name], last[name]) for name in passing),
+            *(Lifetime(f"scratch {k}", stride * slots[k], k, k) for k, stride in strides.items()),
+        ]
+    )
+    return MemoryPlan(
+        arena.nbytes,
+        {name: arena.offsets[f"value {name}"] for name in passing},
+        {k: Scratch(arena.offsets[f"scratch {k}"], stride) for k, stride in strides.items()},
+        results,
+        sum(graph.values[name].nbytes for name in results),
+        tuple(first),
+    )
+
+
+def touched(graph: Graph, step: Step) -> list[str]:
+    """Return the values in memory that a step reads or writes."""
+    if isinstance(step, KernelStep):
+        return sorted({slot.value for slot in step.kernel.slots if slot.value and not slot.external})
+    return sorted({graph.base(name) for name in (*step.node.inputs, *step.node.outputs) if name})
+
+
+def stride_of(step: Step) -> int:
+    """Bytes of one thread's scratch, in whole cache lines; 0 for a step that uses none."""
+    if not isinstance(step, KernelStep) or not step.kernel.scratch_bytes:
+        return 0
+    return -(-(step.kernel.scratch_bytes + GUARD_BYTES) // ALIGN) * ALIGN
