@@ -67,6 +67,7 @@ class CompiledPlan:
         self._dims = dict(source.dims) if source else {}
         #: Inputs that are bound by their elements: those bound when it was planned, and those found to be needed.
         self._by_value = {*source.values, *source.asked} if source else set()
+        self._latest_key: BindingKey | None = None
         self._bound[tuple(sorted(self._dims.items())), values_key(source.values if source else {})] = self.planned
 
     @property
@@ -108,8 +109,12 @@ class CompiledPlan:
         with self._lock:
             if overrides:
                 return self._rebind(dims, overrides, arrays)
-            bound = self._bound.pop(self._key(dims, arrays), None) or self._rebind(dims, {}, arrays)
-            self._bound[self._key(dims, arrays)] = bound  # the latest last; binding may have found more inputs that count
+            key = self._key(dims, arrays)
+            if key == self._latest_key:  # the same again, as most runs are
+                return self._bound[key]
+            bound = self._bound.pop(key, None) or self._rebind(dims, {}, arrays)
+            self._latest_key = self._key(dims, arrays)  # binding may have found more inputs that count
+            self._bound[self._latest_key] = bound  # the latest last
             for old in [k for k in self._bound if self._bound[k] is not self.planned][:-KEPT_BINDINGS]:
                 del self._bound[old]
             self._latest = bound.graph

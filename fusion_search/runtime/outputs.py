@@ -36,46 +36,49 @@ def checked_outputs(graph: Graph, out: Mapping[str, Array], fed: Mapping[str, An
     if strange:
         raise FeedError(f"out: unknown name {', '.join(strange)}", hint=listed)
     checked: dict[str, Array] = {}
-    inputs = [(f"input {name!r}", array) for name, array in fed.items() if isinstance(array, np.ndarray)]
+    taken = [("input", name, array) for name, array in fed.items() if isinstance(array, np.ndarray)]
     for name, array in out.items():
         problem = _unfit(known[name], array)
         if problem:
             raise FeedError(f"out: output {name!r}: {problem[0]}", hint=problem[1])
-        others = [*inputs, *((f"output {other!r}", taken) for other, taken in checked.items())]
-        shared = _overlapping(array, others)
+        shared = _overlapping(array, taken)
         if shared:
             raise FeedError(f"out: output {name!r}: shares memory with {shared}", hint="give each result memory of its own")
         checked[name] = array
+        taken.append(("output", name, array))
     return checked
 
 
 def _unfit(value: Value, array: Any) -> tuple[str, str] | None:
     """What is wrong with an array as the place of a result, and what would do."""
-    make = f"make it with numpy.empty({list(value.shape)}, {value.dtype.name!r})"
     if value.dtype == RUNTIME:
         return "has no plain tensor type", "leave it out"
+    problem = _problem(value, array)
+    return (problem, f"make it with numpy.empty({list(value.shape)}, {value.dtype.name!r})") if problem else None
+
+
+def _problem(value: Value, array: Any) -> str:
     if not isinstance(array, np.ndarray):
-        return f"expected an array, got {type(array).__name__}", make
+        return f"expected an array, got {type(array).__name__}"
     if array.dtype != value.dtype:
-        return f"has dtype {array.dtype}, expected {value.dtype}", make
+        return f"has dtype {array.dtype}, expected {value.dtype}"
     if array.shape != value.shape:
-        return f"has shape {list(array.shape)}, expected {list(value.shape)}", make
-    if not array.flags.c_contiguous:
-        return "is not C-contiguous", make
-    if not array.flags.aligned:
-        return f"does not start at a multiple of {value.dtype.alignment} bytes", make
-    if not array.flags.writeable:
-        return "is read-only", make
-    return None
+        return f"has shape {list(array.shape)}, expected {list(value.shape)}"
+    flags = array.flags
+    if not flags.c_contiguous:
+        return "is not C-contiguous"
+    if not flags.aligned:
+        return f"does not start at a multiple of {value.dtype.alignment} bytes"
+    return "" if flags.writeable else "is read-only"
 
 
-def _overlapping(array: Array, others: Iterable[tuple[str, Array]]) -> str:
+def _overlapping(array: Array, others: Iterable[tuple[str, str, Array]]) -> str:
     """Name the first array that shares memory with one, or return an empty string."""
-    for name, other in others:
+    for kind, name, other in others:
         if np.may_share_memory(array, other):
             try:
                 if np.shares_memory(array, other, max_work=OVERLAP_WORK):  # type: ignore[arg-type]  # the stubs know two limits only
-                    return name
+                    return f"{kind} {name!r}"
             except np.exceptions.TooHardError:
-                return name
+                return f"{kind} {name!r}"
     return ""

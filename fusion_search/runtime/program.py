@@ -73,6 +73,10 @@ class LoneStep:
         driver.run_plan(self.rows, len(self.rows), self.threads)
 
 
+#: Workspaces kept for runs at the same time; asking for the number of processors takes longer than many a kernel.
+WORKSPACES = os.cpu_count() or 1
+
+
 class BoundPlan:
     """A plan compiled for the shapes of one graph; safe to call from several threads at once.
 
@@ -220,7 +224,7 @@ class BoundPlan:
         finally:
             space.memory = {}
             with self._lock:
-                if len(self._idle) < (os.cpu_count() or 1):
+                if len(self._idle) < WORKSPACES:
                     self._idle.append(space)
             if alone:
                 _one_at_a_time.release()
@@ -254,11 +258,11 @@ class BoundPlan:
         for value in graph.inputs:
             # a sequence, an optional or a string tensor goes to its readers as it is
             fed = feeds[value.name]
-            memory[value.name] = fed if value.dtype == RUNTIME else np.require(fed, requirements=("C", "A")).reshape(value.shape)
+            memory[value.name] = fed if value.dtype == RUNTIME else _laid_out(fed, value.shape)
         for name, array in (out or {}).items():
             base = graph.base(name)
             if base in self.memory.results and base not in memory:
-                memory[base] = array.reshape(graph.values[base].shape)
+                memory[base] = _laid_out(array, graph.values[base].shape)
         for name in self.memory.results:
             if name not in memory:
                 memory[name] = self._results.fresh(graph.values[name])
@@ -313,7 +317,7 @@ class BoundPlan:
         else:
             array = self._view(base, space)
         value = graph.values[name]
-        return array if value.dtype == RUNTIME else np.reshape(array, value.shape)
+        return array if value.dtype == RUNTIME or np.shape(array) == value.shape else np.reshape(array, value.shape)
 
     def _view(self, name: str, space: Workspace) -> Array:
         value = self.graph.values[name]
@@ -336,6 +340,13 @@ class BoundPlan:
             else:
                 found[value.name] = array if mine or not isinstance(array, np.ndarray) else array.copy()
         return found
+
+
+def _laid_out(array: Array, shape: tuple[int, ...]) -> Array:
+    """An array as kernels read it: itself when it lies so, which is cheap to see and most often true."""
+    flags = array.flags
+    fit = array if flags.c_contiguous and flags.aligned else np.require(array, requirements=("C", "A"))
+    return fit if fit.shape == shape else fit.reshape(shape)
 
 
 def _aligned(nbytes: int, align: int) -> Array:
