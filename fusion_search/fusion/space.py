@@ -182,6 +182,10 @@ class GroupSpace:
 
     def priced(self, group: int) -> Priced | Reason:
         """Return the price of a connected and convex group, or the first rule that refuses it."""
+        # No structure shows it: to the key the copy outside is a live-in like any other.
+        foreign = self._own_copies(group)
+        if foreign is not None:
+            return foreign
         key = self.key(group)
         found = self._memo.get(key)
         if found is None:
@@ -223,7 +227,7 @@ class GroupSpace:
         return found
 
     def _judge(self, group: int, key: Hashable) -> Priced | Reason:
-        for rule in (self._lonely, self._size, self._contractions, self._own_copies):
+        for rule in (self._lonely, self._size, self._contractions):
             reason = rule(group)
             if reason:
                 return reason

@@ -26,8 +26,8 @@ def profile() -> fs.Profile:
 
 def node(op: str, inputs: str, outputs: str = "y", **attrs: Any) -> onnx.NodeProto:
     """Make a node; names are given in one string, ``-`` for one that is left out."""
-    named = [["" if name == "-" else name for name in names.split()] for names in (inputs, outputs)]
-    return helper.make_node(op, *named, **attrs)
+    read, made = (["" if name == "-" else name for name in names.split()] for names in (inputs, outputs))
+    return helper.make_node(op, read, made, **attrs)
 
 
 def model(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +21,8 @@ TYPES = (TensorProto.DOUBLE, TensorProto.INT64, TensorProto.STRING, TensorProto.
 
 
 def _node(m: onnx.ModelProto, r: random.Random) -> onnx.NodeProto:
-    return r.choice(list(m.graph.node))
+    nodes: list[onnx.NodeProto] = list(m.graph.node)
+    return r.choice(nodes)
 
 
 def _drop_node(m: onnx.ModelProto, r: random.Random) -> None:
@@ -93,7 +95,8 @@ def _weight_values(m: onnx.ModelProto, r: random.Random) -> None:
 def _strings(m: onnx.ModelProto, r: random.Random) -> None:
     if m.graph.initializer:
         t = r.choice(list(m.graph.initializer))
-        t.CopyFrom(helper.make_tensor(t.name, TensorProto.STRING, [2], [b"a", r.choice([b"b", b"\xff\x00"])]))
+        words: list[Any] = [b"a", r.choice([b"b", b"\xff\x00"])]
+        t.CopyFrom(helper.make_tensor(t.name, TensorProto.STRING, [2], words))
 
 
 def _input_type(m: onnx.ModelProto, r: random.Random) -> None:
