@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 
 from fusion_search.codegen.access import GroupAccess, Linear, library_kernel
@@ -88,7 +89,9 @@ def _tiles(group: GroupAccess, live_out: set[int], whole: frozenset[int], panels
     # A member that does not carry a loop is computed again for each of its blocks: best one block.
     partial = [a for a in sorted(group.outer) if any(a not in loops.all for loops in group.loops)]
     tiles |= {atom: max(group.extents[atom], 1) for atom in partial}
-    wanted = BLOCKS_PER_THREAD * threads
+    heavy = _heavy(group)
+    balanced = heavy is not None and library_kernel(group.members[heavy]) in ("product", "tile")  # chosen for the threads already
+    wanted = threads if balanced else BLOCKS_PER_THREAD * threads
     _spread(group, tiles, [a for a in tiles if a not in partial and a not in whole], wanted)
     _spread(group, tiles, [a for a in partial if a not in whole], wanted)
     return tiles
@@ -221,29 +224,67 @@ def _heavy_tiles(group: GroupAccess, live_out: set[int], heavy: int, panels: Pan
         return _pool_tiles(group, heavy)
     if not kernel:
         return _flat_tiles(group, live_out, [a for a in loops.parallel if a in group.outer])
-    return _product_tiles(group, heavy, panels)
+    return _product_tiles(group, heavy, panels, threads)
 
 
-def _product_tiles(group: GroupAccess, heavy: int, panels: Panels) -> dict[int, int]:
-    """Blocks of a product: equal ones, of whole micro-kernels."""
+def _product_tiles(group: GroupAccess, heavy: int, panels: Panels, threads: int) -> dict[int, int]:
+    """Blocks of a product, of whole micro-kernels and such that all threads are done at the same time."""
     product = contraction_loops(group, heavy)
     left = group.reads[(heavy, product.left)].strides
     plain = not product.depth or left.get(product.depth[-1], 0) == 1
+    sides = (product.columns, panels[0]), (product.rows, panels[1])
+    within = [{a for a in side if a in panel or a not in group.outer} for side, panel in sides]
+    columns, rows = (actual(prod(group.extents[a] for a in atoms)) for atoms in within)
+    others = actual(prod(group.extents[a] for a in group.outer if a not in within[0] | within[1]))
     # few rows do not pay for a copy of the right side: it is read once, best in long pieces
-    few = prod(group.extents[a] for a in product.rows) <= 2 * KERNEL_ROWS
+    width = PANEL_COLUMNS if plain and rows > 2 * KERNEL_ROWS else WIDE_COLUMNS
+    limits = panel_blocks(rows, columns, others, width, PANEL_ROWS, threads)
     tiles: dict[int, int] = {}
-    width = PANEL_COLUMNS if plain and not few else WIDE_COLUMNS
-    sides = (product.columns, panels[0], width, 1), (product.rows, panels[1], PANEL_ROWS, KERNEL_ROWS)
-    for side, panel, limit, step in sides:
-        if not panel:
-            continue
-        tiles |= {a: group.extents[a] for a in panel[1:]}
-        inside = prod(group.extents[a] for a in side if a in panel[1:] or a not in group.outer)
-        most = max(1, limit // max(1, inside))
-        blocks = max(1, -(-group.extents[panel[0]] // most))
-        tile = most if step == 1 else -(-group.extents[panel[0]] // blocks)
-        tiles[panel[0]] = min(group.extents[panel[0]], tile if inside > 1 else -(-tile // step) * step)
+    for atoms, (_, panel), limit in zip(within, sides, reversed(limits), strict=True):
+        if panel:
+            tiles |= {a: group.extents[a] for a in panel[1:]}
+            inside = prod(group.extents[a] for a in atoms if a != panel[0])
+            tiles[panel[0]] = min(group.extents[panel[0]], max(1, limit // max(1, inside)))
     return tiles
+
+
+@cache
+def panel_blocks(rows: int, columns: int, others: int, most_columns: int, most_rows: int, threads: int) -> tuple[int, int]:
+    """Choose the rows and columns of a product's blocks.
+
+    Parameters
+    ----------
+    rows, columns, others : int
+        Of the result; products of that shape.
+    most_columns, most_rows : int
+        Of a block.
+    threads : int
+        How many share the blocks.
+    """
+    best = (float("inf"), KERNEL_ROWS, most_columns)
+    few = max(-(-rows // most_rows), 1)
+    for cut in (most_columns, most_columns * 3 // 4, most_columns // 2):
+        # vectors of columns; with fewer of them at once the micro-kernel is slower
+        pieces = [-(-min(cut, columns - start) // 16) * (0.9 + 0.1 * most_columns / cut) for start in range(0, columns, cut)]
+        for blocks in range(few, few + 2 * threads + 1):
+            tall = -(-max(rows, 1) // (blocks * KERNEL_ROWS)) * KERNEL_ROWS
+            heights = [min(tall, rows - start) for start in range(0, rows, tall)]
+            # a vector costs its rows, and the copy of its right side
+            if len(pieces) * len(heights) * others <= 8 * threads:
+                ends = _ends([(height + 4) * piece + 4 for height in heights for piece in pieces] * others, threads)
+            else:
+                whole = (sum(heights) + 4 * len(heights)) * sum(pieces) + 4 * len(heights) * len(pieces)
+                ends = whole * others / threads + (tall + 4) * 2
+            best = min(best, (ends, tall, cut))
+    return best[1], best[2]
+
+
+def _ends(costs: list[float], threads: int) -> float:
+    """When the last thread is done, if each takes the largest block that is left."""
+    ends = [0.0] * threads
+    for cost in sorted(costs, reverse=True):
+        ends[ends.index(min(ends))] += cost
+    return max(ends)
 
 
 def _pool_tiles(group: GroupAccess, heavy: int) -> dict[int, int]:
@@ -265,16 +306,17 @@ def conv_tiles(group: GroupAccess, heavy: int, threads: int) -> dict[int, int]:
     x, w = member.operands[0].shape, member.operands[1].shape
     # a loop that is not outer runs inside the block, or has one step
     rows, width = (actual(n) for n in (member.shape[-2:] if len(positions) > 1 else (1, member.shape[-1])))
-    if x[2] == 1 and w[1] == 1:
+    if x[2] == 1 and w[1] == 1 and channel is not None:
         if row is not None:
             blocks = max(1, -(-rows * width // PLANE_ELEMENTS))
             tiles[row] = rows = max(1, -(-rows // blocks))
-        if channel is not None:
-            tiles[channel] = min(max(group.extents[channel], 1), max(1, PLANE_ELEMENTS // max(1, rows * width)))
+        tiles[channel] = min(max(group.extents[channel], 1), max(1, PLANE_ELEMENTS // max(1, rows * width)))
         return tiles
-    others = actual(prod(member.shape[:2]))
-    count = actual(group.extents[filters]) if filters is not None else 1
-    row_block, blocks = dense_blocks(rows, width, count, others, row is not None, threads)
+    # what runs inside the block is as wide as the widest member makes it
+    widest = max(actual(prod(m.shape)) // max(1, actual(m.shape[0]) * rows * width) for m in group.members)
+    count = actual(group.extents[filters]) if filters is not None else widest
+    others = actual(prod(n for n, atoms in zip(member.shape[:2], group.original[heavy], strict=False) if group.outer.intersection(atoms)))
+    row_block, blocks = dense_blocks(rows, width, count, others, (row is not None, filters is not None), threads)
     if row is not None:
         tiles[row] = row_block
     if filters is not None:
@@ -282,7 +324,7 @@ def conv_tiles(group: GroupAccess, heavy: int, threads: int) -> dict[int, int]:
     return tiles
 
 
-def dense_blocks(rows: int, width: int, filters: int, others: int, cut_rows: bool, threads: int) -> tuple[int, int]:
+def dense_blocks(rows: int, width: int, filters: int, others: int, cut: tuple[bool, bool], threads: int) -> tuple[int, int]:
     """Choose a convolution's rows of a block, and into how many blocks its filters are cut.
 
     Parameters
@@ -291,19 +333,19 @@ def dense_blocks(rows: int, width: int, filters: int, others: int, cut_rows: boo
         Of the output.
     filters, others : int
         Of a group; images times groups.
-    cut_rows : bool
-        Whether rows may be cut.
+    cut : tuple of bool
+        Whether rows and filters may be cut.
     threads : int
         How many share the blocks.
     """
     best = (float("inf"), max(rows, 1), 1)
-    for row_block in range(1, rows + 1) if cut_rows else (max(rows, 1),):
+    for row_block in range(1, rows + 1) if cut[0] else (max(rows, 1),):
         pixels = max(1, row_block * width)
-        for cuts in (1, 2, 4, 8):
+        for cuts in (1, 2, 4, 8) if cut[1] else (1,):
             mine = -(-filters // cuts)
             if cuts > 1 and mine < 4 * KERNEL_ROWS:
                 break
-            if 4 * mine * pixels > BLOCK_BYTES and (row_block > 1 and cut_rows):
+            if 4 * mine * pixels > BLOCK_BYTES and (row_block > 1 and cut[0]):
                 continue
             items = others * -(-rows // row_block) * cuts
             # lanes computed for nothing, rows of a last block that has fewer, windows copied for each block of filters,
