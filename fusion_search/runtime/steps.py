@@ -166,7 +166,7 @@ def _made(
         return Made(nodes, program, mask, renamed(made.kernel, dict(zip(theirs, values, strict=True))), names)
     analysis = analyse(program, mask, 64)
     emitted = can_emit(program, analysis) is None
-    known[key] = Made(nodes, program, mask, build(program, analysis, threads=threads), names) if emitted else None
+    known[key] = Made(nodes, program, mask, build(program, analysis, None, threads), names) if emitted else None
     return known[key]
 
 

@@ -21,7 +21,7 @@ F32 = np.float32
 def kernel_of(graph: Graph, tile: int = 64) -> Kernel:
     """The kernel of all nodes of a graph as one group, its outer loops as the cheapest schedule has them."""
     program = Program(graph)
-    return build(program, analyse(program, tuple(range(len(program.members))), tile))
+    return build(program, analyse(program, (1 << len(program.members)) - 1, tile))
 
 
 def check(graph: Graph) -> None:
