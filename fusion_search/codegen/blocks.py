@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 
 from fusion_search.codegen.access import GroupAccess, Linear, library_kernel
@@ -15,14 +16,14 @@ ITEM_ELEMENTS = 4096
 TURN = 64
 #: A contraction's block, rows and columns of the result computed by one call: it and what it is made of stay in cache.
 PANEL_ROWS, PANEL_COLUMNS = 144, 64
-#: Columns of a block whose left side has to be laid out anew for each call.
+#: Columns of a block whose left side has to be laid out anew for each call, or whose right side is read but once.
 WIDE_COLUMNS = 256
 #: Rows of the product's micro-kernel: blocks of whole ones have no rest.
 KERNEL_ROWS = 6
 #: Terms that one accumulator of a float32 sum takes before it is added to a sum of chunks.
 CHUNK_TERMS = 256
-#: Blocks that give every core something to do.
-SPREAD = 4
+#: Blocks for each thread that keep all of them busy to the end.
+BLOCKS_PER_THREAD = 2
 #: What a block of a convolution's result may take of the second-level cache.
 BLOCK_BYTES = 512 << 10
 #: Output elements of an item of a depthwise convolution.
@@ -57,14 +58,14 @@ class Blocks:
     whole: frozenset[int]
 
 
-def choose_blocks(group: GroupAccess, live_out: set[int]) -> Blocks:
-    """Choose which outer loops are blocked, which is structure, and the block sizes, which suit the extents of the run."""
+def choose_blocks(group: GroupAccess, live_out: set[int], threads: int) -> Blocks:
+    """Choose which outer loops are blocked, which is structure, and the block sizes, which suit the run's extents and threads."""
     panels = _panels(group)
     whole = frozenset(_whole(group, panels))
-    structure = _tiles(group, live_out, whole, panels)
+    structure = _tiles(group, live_out, whole, panels, threads)
     if not any(isinstance(n, Extent) for n in group.extents.values()):
         return Blocks(structure, whole)
-    run = _tiles(_of_run(group), live_out, whole, panels)
+    run = _tiles(_of_run(group), live_out, whole, panels, threads)
     sizes = {a: actual(group.extents[a]) if a in whole else run.get(a, 1) for a in structure}
     return Blocks({a: Extent(tile, sizes[a]) for a, tile in structure.items()}, whole)
 
@@ -83,13 +84,16 @@ def _of_run(group: GroupAccess) -> GroupAccess:
     )
 
 
-def _tiles(group: GroupAccess, live_out: set[int], whole: frozenset[int], panels: Panels) -> dict[int, int]:
-    tiles = {a: max(tile, 1) for a, tile in _member_tiles(group, live_out, panels).items()}  # an extent may be 0
+def _tiles(group: GroupAccess, live_out: set[int], whole: frozenset[int], panels: Panels, threads: int) -> dict[int, int]:
+    tiles = {a: max(tile, 1) for a, tile in _member_tiles(group, live_out, panels, threads).items()}  # an extent may be 0
     # A member that does not carry a loop is computed again for each of its blocks: best one block.
     partial = [a for a in sorted(group.outer) if any(a not in loops.all for loops in group.loops)]
     tiles |= {atom: max(group.extents[atom], 1) for atom in partial}
-    _spread(group, tiles, [a for a in tiles if a not in partial and a not in whole])
-    _spread(group, tiles, [a for a in partial if a not in whole])
+    heavy = _heavy(group)
+    balanced = heavy is not None and library_kernel(group.members[heavy]) in ("product", "tile")  # chosen for the threads already
+    wanted = threads if balanced else BLOCKS_PER_THREAD * threads
+    _spread(group, tiles, [a for a in tiles if a not in partial and a not in whole], wanted)
+    _spread(group, tiles, [a for a in partial if a not in whole], wanted)
     return tiles
 
 
@@ -132,20 +136,20 @@ def _heavy(group: GroupAccess) -> int | None:
     return next((i for i, m in enumerate(group.members) if m.spec.kind in ("contract", "window")), None)
 
 
-def _spread(group: GroupAccess, tiles: dict[int, int], atoms: list[int]) -> None:
+def _spread(group: GroupAccess, tiles: dict[int, int], atoms: list[int], wanted: int) -> None:
     """Cut the blocks along these loops, the longest first, until there are enough for every core."""
     for atom in sorted(atoms, key=lambda a: (-group.extents[a], a)):
         items = prod(-(-group.extents[a] // tiles.get(a, 1)) for a in group.outer)
-        if items >= SPREAD or not items:
+        if items >= wanted or not items:
             return
-        blocks = min(group.extents[atom], -(-SPREAD // items) * -(-group.extents[atom] // tiles[atom]))
+        blocks = min(group.extents[atom], -(-wanted // items) * -(-group.extents[atom] // tiles[atom]))
         tiles[atom] = -(-group.extents[atom] // blocks)
 
 
-def _member_tiles(group: GroupAccess, live_out: set[int], panels: Panels) -> dict[int, int]:
+def _member_tiles(group: GroupAccess, live_out: set[int], panels: Panels, threads: int) -> dict[int, int]:
     heavy = _heavy(group)
     if heavy is not None:
-        return _heavy_tiles(group, live_out, heavy, panels)
+        return _heavy_tiles(group, live_out, heavy, panels, threads)
     inner = [loops.all - group.outer for loops in group.loops]
     if not any(inner):
         return _flat_tiles(group, live_out, sorted(group.outer))
@@ -211,35 +215,76 @@ def _unit_steps(group: GroupAccess, live_out: set[int], atom: int) -> int:
     return count
 
 
-def _heavy_tiles(group: GroupAccess, live_out: set[int], heavy: int, panels: Panels) -> dict[int, int]:
+def _heavy_tiles(group: GroupAccess, live_out: set[int], heavy: int, panels: Panels, threads: int) -> dict[int, int]:
     member, loops = group.members[heavy], group.loops[heavy]
     kernel = library_kernel(member)
     if kernel == "tile":
-        return conv_tiles(group, heavy)
+        return conv_tiles(group, heavy, threads)
     if kernel == "pool":
         return _pool_tiles(group, heavy)
     if not kernel:
         return _flat_tiles(group, live_out, [a for a in loops.parallel if a in group.outer])
-    return _product_tiles(group, heavy, panels)
+    return _product_tiles(group, heavy, panels, threads)
 
 
-def _product_tiles(group: GroupAccess, heavy: int, panels: Panels) -> dict[int, int]:
-    """Blocks of a product: equal ones, of whole micro-kernels."""
+def _product_tiles(group: GroupAccess, heavy: int, panels: Panels, threads: int) -> dict[int, int]:
+    """Blocks of a product, of whole micro-kernels and such that all threads are done at the same time."""
     product = contraction_loops(group, heavy)
     left = group.reads[(heavy, product.left)].strides
     plain = not product.depth or left.get(product.depth[-1], 0) == 1
+    sides = (product.columns, panels[0]), (product.rows, panels[1])
+    within = [{a for a in side if a in panel or a not in group.outer} for side, panel in sides]
+    columns, rows = (actual(prod(group.extents[a] for a in atoms)) for atoms in within)
+    others = actual(prod(group.extents[a] for a in group.outer if a not in within[0] | within[1]))
+    # few rows do not pay for a copy of the right side: it is read once, best in long pieces
+    width = PANEL_COLUMNS if plain and rows > 2 * KERNEL_ROWS else WIDE_COLUMNS
+    limits = panel_blocks(rows, columns, others, width, PANEL_ROWS, threads)
     tiles: dict[int, int] = {}
-    sides = (product.columns, panels[0], PANEL_COLUMNS if plain else WIDE_COLUMNS, 1), (product.rows, panels[1], PANEL_ROWS, KERNEL_ROWS)
-    for side, panel, limit, step in sides:
-        if not panel:
-            continue
-        tiles |= {a: group.extents[a] for a in panel[1:]}
-        inside = prod(group.extents[a] for a in side if a in panel[1:] or a not in group.outer)
-        most = max(1, limit // max(1, inside))
-        blocks = max(1, -(-group.extents[panel[0]] // most))
-        tile = most if step == 1 else -(-group.extents[panel[0]] // blocks)
-        tiles[panel[0]] = min(group.extents[panel[0]], tile if inside > 1 else -(-tile // step) * step)
+    for atoms, (_, panel), limit in zip(within, sides, reversed(limits), strict=True):
+        if panel:
+            tiles |= {a: group.extents[a] for a in panel[1:]}
+            inside = prod(group.extents[a] for a in atoms if a != panel[0])
+            tiles[panel[0]] = min(group.extents[panel[0]], max(1, limit // max(1, inside)))
     return tiles
+
+
+@cache
+def panel_blocks(rows: int, columns: int, others: int, most_columns: int, most_rows: int, threads: int) -> tuple[int, int]:
+    """Choose the rows and columns of a product's blocks.
+
+    Parameters
+    ----------
+    rows, columns, others : int
+        Of the result; products of that shape.
+    most_columns, most_rows : int
+        Of a block.
+    threads : int
+        How many share the blocks.
+    """
+    best = (float("inf"), KERNEL_ROWS, most_columns)
+    few = max(-(-rows // most_rows), 1)
+    for cut in (most_columns, most_columns * 3 // 4, most_columns // 2):
+        # vectors of columns; with fewer of them at once the micro-kernel is slower
+        pieces = [-(-min(cut, columns - start) // 16) * (0.9 + 0.1 * most_columns / cut) for start in range(0, columns, cut)]
+        for blocks in range(few, few + 2 * threads + 1):
+            tall = -(-max(rows, 1) // (blocks * KERNEL_ROWS)) * KERNEL_ROWS
+            heights = [min(tall, rows - start) for start in range(0, rows, tall)]
+            # a vector costs its rows, and the copy of its right side
+            if len(pieces) * len(heights) * others <= 8 * threads:
+                ends = _ends([(height + 4) * piece + 4 for height in heights for piece in pieces] * others, threads)
+            else:
+                whole = (sum(heights) + 4 * len(heights)) * sum(pieces) + 4 * len(heights) * len(pieces)
+                ends = whole * others / threads + (tall + 4) * 2
+            best = min(best, (ends, tall, cut))
+    return best[1], best[2]
+
+
+def _ends(costs: list[float], threads: int) -> float:
+    """When the last thread is done, if each takes the largest block that is left."""
+    ends = [0.0] * threads
+    for cost in sorted(costs, reverse=True):
+        ends[ends.index(min(ends))] += cost
+    return max(ends)
 
 
 def _pool_tiles(group: GroupAccess, heavy: int) -> dict[int, int]:
@@ -251,7 +296,7 @@ def _pool_tiles(group: GroupAccess, heavy: int) -> dict[int, int]:
     return tiles
 
 
-def conv_tiles(group: GroupAccess, heavy: int) -> dict[int, int]:
+def conv_tiles(group: GroupAccess, heavy: int, threads: int) -> dict[int, int]:
     """Blocks of a convolution: all columns, and rows and filters so that little is computed or copied in vain."""
     member = group.members[heavy]
     loops = group.original[heavy][1 : member.domain.rank]
@@ -261,17 +306,17 @@ def conv_tiles(group: GroupAccess, heavy: int) -> dict[int, int]:
     x, w = member.operands[0].shape, member.operands[1].shape
     # a loop that is not outer runs inside the block, or has one step
     rows, width = (actual(n) for n in (member.shape[-2:] if len(positions) > 1 else (1, member.shape[-1])))
-    if x[2] == 1 and w[1] == 1:
+    if x[2] == 1 and w[1] == 1 and channel is not None:
         if row is not None:
             blocks = max(1, -(-rows * width // PLANE_ELEMENTS))
             tiles[row] = rows = max(1, -(-rows // blocks))
-        if channel is not None:
-            tiles[channel] = min(max(group.extents[channel], 1), max(1, PLANE_ELEMENTS // max(1, rows * width)))
+        tiles[channel] = min(max(group.extents[channel], 1), max(1, PLANE_ELEMENTS // max(1, rows * width)))
         return tiles
-    others = actual(prod(member.shape[:2]))
-    count = actual(group.extents[filters]) if filters is not None else 1
-    halo = actual(w[3] - 1) if len(positions) > 1 else 0
-    row_block, blocks = dense_blocks(rows, width, halo, count, others, row is not None)
+    # what runs inside the block is as wide as the widest member makes it
+    widest = max(actual(prod(m.shape)) // max(1, actual(m.shape[0]) * rows * width) for m in group.members)
+    count = actual(group.extents[filters]) if filters is not None else widest
+    others = actual(prod(n for n, atoms in zip(member.shape[:2], group.original[heavy], strict=False) if group.outer.intersection(atoms)))
+    row_block, blocks = dense_blocks(rows, width, count, others, (row is not None, filters is not None), threads)
     if row is not None:
         tiles[row] = row_block
     if filters is not None:
@@ -279,36 +324,39 @@ def conv_tiles(group: GroupAccess, heavy: int) -> dict[int, int]:
     return tiles
 
 
-def dense_blocks(rows: int, width: int, halo: int, filters: int, others: int, cut_rows: bool) -> tuple[int, int]:
+def dense_blocks(rows: int, width: int, filters: int, others: int, cut: tuple[bool, bool], threads: int) -> tuple[int, int]:
     """Choose a convolution's rows of a block, and into how many blocks its filters are cut.
 
     Parameters
     ----------
     rows, width : int
         Of the output.
-    halo : int
-        Input rows that neighbouring blocks both read.
     filters, others : int
         Of a group; images times groups.
-    cut_rows : bool
-        Whether rows may be cut.
+    cut : tuple of bool
+        Whether rows and filters may be cut.
+    threads : int
+        How many share the blocks.
     """
     best = (float("inf"), max(rows, 1), 1)
-    for row_block in range(1, rows + 1) if cut_rows else (max(rows, 1),):
+    for row_block in range(1, rows + 1) if cut[0] else (max(rows, 1),):
         pixels = max(1, row_block * width)
-        for cuts in (1, 2, 4, 8):
+        for cuts in (1, 2, 4, 8) if cut[1] else (1,):
             mine = -(-filters // cuts)
             if cuts > 1 and mine < 4 * KERNEL_ROWS:
                 break
-            if 4 * mine * pixels > BLOCK_BYTES and (row_block > 1 and cut_rows):
+            if 4 * mine * pixels > BLOCK_BYTES and (row_block > 1 and cut[0]):
                 continue
             items = others * -(-rows // row_block) * cuts
-            # lanes computed for nothing, rows of a last block that has fewer, windows copied for each block of filters, rows
-            # that two blocks read, weights that each block reads, and cores that wait
-            lanes = -(-pixels // 16) * 16 / pixels
+            # lanes computed for nothing, rows of a last block that has fewer, windows copied for each block of filters,
+            # weights that each block reads, and cores that wait
+            lone = pixels % 16 == 1 and pixels > 16  # computed apart, at a third of a vector's cost
+            lanes = (pixels + 5) / pixels if lone else -(-pixels // 16) * 16 / pixels
             uneven = -(-rows // row_block) * row_block / max(rows, 1)
-            copies = 1 + 4 / max(mine, 1) + 0.4 * halo / row_block / max(mine, 4) + 1 / pixels
-            idle = -(-items // SPREAD) * SPREAD / items if items else 1
+            copies = 1 + 4 / max(mine, 1) + 1 / pixels
+            idle = -(-items // threads) * threads / max(items, 1)
+            # one block for each thread leaves nothing to share when one of them is held up
+            idle *= 1 + 0.03 * max(0.0, 1 - items / (2 * BLOCKS_PER_THREAD * threads))
             best = min(best, (lanes * uneven * copies * idle, row_block, cuts))
     return best[1], best[2]
 

@@ -50,12 +50,12 @@ class Reservation:
 class Emitter:
     """One kernel in the making; the modules for the kinds of stage write with it."""
 
-    def __init__(self, program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None) -> None:
+    def __init__(self, program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None, threads: int = 2) -> None:
         self.program, self.graph = program, program.graph
         self.group: GroupAccess = group_access(program, analysis)
         stored = set(analysis.live_outs)
         self.live_out = {i for i, m in enumerate(self.group.members) if stored.intersection(m.outputs)}
-        blocks = choose_blocks(self.group, self.live_out)
+        blocks = choose_blocks(self.group, self.live_out, threads)
         self.tiles, self.whole = blocks.tiles, blocks.whole
         if tiles:
             self.tiles = {a: _sized(tile, tiles[a]) if a in tiles and a not in self.whole else tile for a, tile in self.tiles.items()}

@@ -81,7 +81,7 @@ class Kernel:
     reserved: tuple[Reservation, ...] = ()
 
 
-def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None) -> Kernel:
+def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None, threads: int = 2) -> Kernel:
     """Generate the kernel of a legal group that the generator can emit.
 
     Parameters
@@ -90,8 +90,10 @@ def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None 
     analysis : Analysis
     tiles : mapping of int to int, optional
         Tiles for some of the loops that are free in the kernel's blocks, in place of the generator's own.
+    threads : int
+        How many will share the blocks; their sizes suit that number.
     """
-    e = Emitter(program, analysis, tiles)
+    e = Emitter(program, analysis, tiles, threads)
     items = e.open()
     e.w.compiler = _compiler(e)
     for k, stage in enumerate(e.stages):

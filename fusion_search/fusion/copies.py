@@ -10,7 +10,7 @@ A node gets copies when
 * it is elementwise, a layout or a gather with one result, and has two to `MAX_USES` uses;
 * some plan can gain from it. Let an operand be computed by another node, for this one alone, and be at least as large as the result. Then
   whoever computes the operand might as well compute and store the result in its place, and nobody has to compute it again, unless
-  the operand itself is worth computing again, as one that is expanded from a row is;
+  the whole chain comes from less than the result, as what is expanded from a row does;
 * the copies need not agree (section *Numerics* below).
 
 **Numerics.** Where a statistic of one copy meets another copy, as in ``exp(x*c - max(x*c))``, both must be the same to the last bit, or
@@ -24,12 +24,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from fusion_search.fusion.program import Program, bits
+from fusion_search.fusion.program import Operand, Program, bits
 
 __all__ = ["MAX_USES", "apart", "copyable", "place"]
 
 #: Uses of a node that gets copies, at most: groups grow with the subsets of them.
-MAX_USES = 4
+MAX_USES = 2
 #: Graphs of more core nodes are planned without recomputation.
 MAX_PROGRAM = 4096
 
@@ -58,19 +58,33 @@ def copyable(program: Program) -> frozenset[str]:
 
 
 def _in_place_of_operand(program: Program, p: int) -> bool:
-    """Whether an operand, or what it is computed from, is computed for this value alone and is no smaller."""
-    size, todo = program.members[p].output_bytes[0], [p]
+    """Whether an operand is computed for this value alone and is no smaller, and the value does not come from less."""
+    member = program.members[p]
+    size = member.output_bytes[0]
+    own = [o for o in member.operands if _alone(program, o, p) and _nbytes(o) >= size]
+    return bool(own) and _source_bytes(program, p) >= size
+
+
+def _alone(program: Program, operand: Operand, reader: int) -> bool:
+    return operand.producer >= 0 and program.readers[operand.base] == 1 << reader and operand.base not in program.kept
+
+
+def _nbytes(operand: Operand) -> int:
+    return operand.itemsize * prod(operand.base_shape)
+
+
+def _source_bytes(program: Program, p: int) -> int:
+    """Bytes from which a value comes through elementwise nodes, layouts and gathers that nobody else reads."""
+    found: dict[int, int] = {}
+    todo = [p]
     while todo:
         q = todo.pop()
         for operand in program.members[q].operands:
-            alone = operand.producer >= 0 and program.readers[operand.base] == 1 << q and operand.base not in program.kept
-            if not alone:
-                continue
-            if program.members[operand.producer].spec.kind in _POINTWISE:
+            if _alone(program, operand, q) and program.members[operand.producer].spec.kind in _POINTWISE:
                 todo.append(operand.producer)
-            elif operand.itemsize * prod(operand.base_shape) >= size:
-                return True
-    return False
+            elif not operand.parameter:
+                found[operand.base] = _nbytes(operand)
+    return sum(found.values())
 
 
 def _copies_must_agree(program: Program, p: int) -> bool:

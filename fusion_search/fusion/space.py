@@ -17,8 +17,8 @@ from hardware_profiles import Profile
 #: Name and version of the space, so that "optimal" always means optimal in a stated space.
 SPACE = "vertical+siblings+cross-block/2"
 MAX_NODES = 256
-#: Contractions and windows of one group: three projections of one input, or attention's two products and the projection behind them.
-MAX_CONTRACTIONS = 3
+#: Contractions and windows of one group: the two products of attention or of a feed-forward block, two projections of one input.
+MAX_CONTRACTIONS = 2
 
 Emit = Callable[[Program, Analysis], Reason | None]
 

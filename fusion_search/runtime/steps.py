@@ -101,7 +101,7 @@ class Made:
 
     def step(self, threads: int, choice: Choice | None = None) -> KernelStep:
         """Return the step as it runs by itself, or by a choice."""
-        kernel = build(self.program, self.analysis, choice.tiles) if choice else self.kernel
+        kernel = build(self.program, self.analysis, choice.tiles, threads) if choice else self.kernel
         chunk = choice.chunk if choice else choose_chunk(kernel, threads)
         return KernelStep(self.nodes, renamed(kernel, self.names), chunk)
 
@@ -144,7 +144,7 @@ def make_steps(
     steps: list[Step] = []
     known: dict[Hashable, Made | None] = {}
     for group, mask in zip(nodes_of, masks, strict=True):
-        made = _made(program, mask, group, names, known)
+        made = _made(program, mask, group, names, known, threads)
         if made is None:
             nodes = [bound[program.members[p].node.name] for p in program.distinct(mask)]
             steps += [CallStep(node, _function(node)) for node in nodes]
@@ -153,7 +153,9 @@ def make_steps(
     return steps
 
 
-def _made(program: Program, mask: int, nodes: tuple[str, ...], names: Mapping[str, str], known: dict[Hashable, Made | None]) -> Made | None:
+def _made(
+    program: Program, mask: int, nodes: tuple[str, ...], names: Mapping[str, str], known: dict[Hashable, Made | None], threads: int
+) -> Made | None:
     """Generate a group's kernel, or take that of an equal group with this one's tensors in its argument table."""
     key, values = _structure(program, mask)
     if key in known:
@@ -164,7 +166,7 @@ def _made(program: Program, mask: int, nodes: tuple[str, ...], names: Mapping[st
         return Made(nodes, program, mask, renamed(made.kernel, dict(zip(theirs, values, strict=True))), names)
     analysis = analyse(program, mask, 64)
     emitted = can_emit(program, analysis) is None
-    known[key] = Made(nodes, program, mask, build(program, analysis), names) if emitted else None
+    known[key] = Made(nodes, program, mask, build(program, analysis, None, threads), names) if emitted else None
     return known[key]
 
 

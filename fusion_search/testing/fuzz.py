@@ -55,6 +55,7 @@ def small_blocks(elements: int) -> Iterator[None]:
         (blocks, "PANEL_COLUMNS"): 24,
         (blocks, "BLOCK_BYTES"): 2000,
         (blocks, "CHUNK_TERMS"): 3,
+        (blocks, "PLANE_ELEMENTS"): elements,
         (steps, "SERIAL_NS"): 0.0,
         (steps, "TASK_NS"): 200.0,
     }

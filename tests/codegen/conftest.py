@@ -32,3 +32,4 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch, eager_threads: None) -> None:
     monkeypatch.setattr(blocks, "PANEL_ROWS", 8)
     monkeypatch.setattr(blocks, "PANEL_COLUMNS", 24)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(blocks, "PLANE_ELEMENTS", 90)

@@ -298,6 +298,56 @@ def product_of_no_terms(b: GraphBuilder) -> None:
     b.output("y", b.op("MatMul", b.input("x", F32, (4, 0)), b.input("w", F32, (0, 6))))
 
 
+@case
+def depthwise_convolution_with_bias(b: GraphBuilder) -> None:
+    x = b.reshape(b.input("x", F32, (2, 6, 15, 17)), (2, 6, 1, 15, 17))
+    y = b.op("Conv", x, weights(b, 6, 1, 1, 5, 5), weights(b, 6, 1), **window(2, before=(2, 2), after=(2, 2)))
+    b.output("y", b.op("Relu", b.reshape(y, (2, 6, 15, 17))))
+
+
+@case
+def several_filters_of_each_plane(b: GraphBuilder) -> None:
+    x = b.reshape(b.input("x", F32, (2, 3, 15, 17)), (2, 3, 1, 15, 17))
+    y = b.op("Conv", x, weights(b, 3, 2, 1, 3, 3), weights(b, 3, 2), **window(2, before=(1, 1), after=(1, 1)))
+    b.output("y", b.op("Relu", b.reshape(y, (2, 6, 15, 17))))
+
+
+@case
+def grouped_convolution_with_bias(b: GraphBuilder) -> None:
+    x = b.reshape(b.input("x", F32, (2, 6, 7, 7)), (2, 2, 3, 7, 7))
+    y = b.op("Conv", x, weights(b, 2, 20, 3, 3, 3), weights(b, 2, 20), **window(2, before=(1, 1), after=(1, 1)))
+    b.output("y", b.op("Relu", b.reshape(y, (2, 40, 7, 7))))
+
+
+@case
+def convolution_with_computed_biases(b: GraphBuilder) -> None:
+    x = b.reshape(b.input("x", F32, (1, 6, 9, 17)), (1, 1, 6, 9, 17))
+    bias = b.op("Exp", b.input("bias", F32, (1, 8)))
+    y = b.op("Conv", x, weights(b, 1, 8, 6, 3, 3), bias, **window(2, before=(1, 1), after=(1, 1)))
+    b.output("y", b.op("Relu", b.reshape(y, (1, 8, 9, 17))))
+
+
+@case
+def pointwise_convolution_of_images_with_bias_and_residual(b: GraphBuilder) -> None:
+    x = b.reshape(b.input("x", F32, (3, 6, 7, 7)), (3, 1, 6, 7, 7))
+    y = b.op("Conv", x, weights(b, 1, 20, 6, 1, 1), weights(b, 1, 20), **window(2))
+    b.output("y", b.op("Relu", b.op("Add", b.reshape(y, (3, 20, 7, 7)), b.input("r", F32, (3, 20, 7, 7)))))
+
+
+@case
+def pointwise_convolution_of_every_other_pixel(b: GraphBuilder) -> None:
+    x = b.reshape(b.input("x", F32, (2, 6, 15, 17)), (2, 1, 6, 15, 17))
+    y = b.op("Conv", x, weights(b, 1, 20, 6, 1, 1), weights(b, 1, 20), **window(2, strides=(2, 2)))
+    b.output("y", b.op("Relu", b.reshape(y, (2, 20, 8, 9))))
+
+
+@case
+def patches(b: GraphBuilder) -> None:
+    x = b.reshape(b.input("x", F32, (2, 3, 20, 24)), (2, 1, 3, 20, 24))
+    y = b.op("Conv", x, weights(b, 1, 20, 3, 4, 4), weights(b, 1, 20), **window(2, strides=(4, 4)))
+    b.output("y", b.op("Relu", b.reshape(y, (2, 20, 5, 6))))
+
+
 def built(name: str) -> Graph:
     b = GraphBuilder(name)
     CASES[name](b)

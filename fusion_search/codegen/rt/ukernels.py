@@ -226,7 +226,10 @@ class VectorCode:
                 at = b.add(c, offset)
                 acc = b.select(fresh, self.const(0.0), self.load(b, at, mask))
                 for q in range(depth):
-                    acc = self.fma(b, left[q], self.load(b, b.add(row[q], offset), mask), acc)
+                    of = b.add(row[q], offset)
+                    if depth == 8:  # the next call's rows: B is read once, and only pieces of its rows
+                        self.prefetch(b, b.add(of, b.mul(b_row, _i64(depth))))
+                    acc = self.fma(b, left[q], self.load(b, of, mask), acc)
                 self.store(b, acc, at, mask)
 
             blocks = b.sdiv(n, _i64(width))

@@ -13,7 +13,7 @@ from hardware_profiles import Profile
 from .facts import Facts, Operand, Step, Violation, shown
 
 MAX_NODES = 256
-MAX_CONTRACTIONS = 3
+MAX_CONTRACTIONS = 2
 
 
 def live_ins(steps: Sequence[Step]) -> dict[str, int]:

@@ -8,7 +8,7 @@ import networkx as nx
 
 from .facts import Facts, Violation
 
-MOST = 4
+MOST = 2
 _POINTWISE = ("map", "layout", "gather")
 
 

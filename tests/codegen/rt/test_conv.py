@@ -37,6 +37,9 @@ def random_case(rng, trial):
     pick = lambda values, n: tuple(int(v) for v in rng.choice(values, n))  # noqa: E731
     kernel, strides = pick([1, 1, 2, 3, 3, 5, 7], 2), pick([1, 1, 2, 3], 2)
     dilations, size = pick([1, 1, 2, 3], 2), pick([1, 5, 7, 14, 19, 56, 70], 2)
+    if trial % 2:  # the shapes that have code of their own
+        side = int(rng.choice([1, 2, 3, 5, 7]))
+        kernel, strides, dilations = (side, side), (int(rng.integers(1, 3)),) * 2, (1, 1)
     if trial % 10 == 0:  # one-dimensional
         kernel, strides, dilations, size = (1, kernel[1]), (1, strides[1]), (1, dilations[1]), (1, size[1])
     pads = (0, 0, 0, 0) if trial % 4 == 0 else pick([0, 1, 2, 3], 4)
@@ -48,7 +51,7 @@ def test_random_convolutions():
     rng = np.random.default_rng(1)
     tile = call(conv.conv_address("conv_tile"), conv.CONV_ARGUMENTS)
     done = 0
-    for trial in range(250):
+    for trial in range(300):
         groups, ic, oc = (int(rng.choice(v)) for v in ([1, 1, 2, 3, 8], [1, 1, 2, 5, 16, 33], [1, 1, 2, 6, 13, 64]))
         kernel, strides, dilations, size, pads, (oh, ow) = random_case(rng, trial)
         if oh <= 0 or ow <= 0:
