@@ -57,7 +57,7 @@ def test_the_envelope_is_what_searches_give(parameter: str) -> None:
 
 def test_breakpoints_are_where_the_plan_changes() -> None:
     met = 0
-    for seed in range(12):
+    for seed in range(20):
         for parameter in ("launch", "spill", "dram_bandwidth_bytes_per_s"):
             found = fs.sensitivity(graph_at(seed), ODD, parameter)
             for at in found.breakpoints:
@@ -81,7 +81,7 @@ def test_breakpoints_are_where_the_plan_changes() -> None:
 
 def test_margins_end_at_the_nearest_breakpoints() -> None:
     moved = 0
-    for seed in range(10):
+    for seed in range(20):
         graph = graph_at(seed)
         plan = fs.search(graph, ODD)
         for name, margin in fs.margins(plan, ["launch", "spill", "dram_bandwidth_bytes_per_s"]).items():
