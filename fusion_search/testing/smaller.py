@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,9 +48,23 @@ def _shorter(case: Case) -> Iterator[Case]:
     extents = sorted({n for value in case.graph.values.values() for n in value.shape if n > 1}, reverse=True)
     for old in extents:
         for new in sorted({1, 2, old // 2, old - 1} - {old}):
-            trial = _resized(case, old, new)
-            if trial is not None and _elements(trial) < _elements(case):  # an extent may be the sum of others
-                yield trial
+            for changes in _with_products(case.graph, old, new):
+                trial = _resized(case, changes)
+                if trial is not None and _elements(trial) < _elements(case):  # an extent may be the sum of others
+                    yield trial
+                    break
+
+
+def _with_products(graph: Graph, old: int, new: int) -> list[dict[int, int]]:
+    """One extent's change alone, and with that of the extents that views make of it, which others may have to share."""
+    products = {old: new}
+    for value in graph.values.values():
+        base = graph.values[value.view_of].shape if value.view_of is not None else ()
+        for side in segments(base, value.shape) if value.view_of is not None else ():
+            for dims, shape in zip(side, (base, value.shape), strict=True):
+                if old in (parts := [shape[d] for d in dims]) and len(parts) > 1:
+                    products[math.prod(parts)] = math.prod(new if n == old else n for n in parts)
+    return [{old: new}, products] if len(products) > 1 else [{old: new}]
 
 
 def _elements(case: Case) -> int:
@@ -106,8 +120,8 @@ def _pruned(case: Case, outputs: Sequence[Value], cut: set[str]) -> Case | None:
 # ---------------------------------------------------------------------- extents
 
 
-def _resized(case: Case, old: int, new: int) -> Case | None:
-    """Give every dimension of one extent another; None where the graph does not work for it."""
+def _resized(case: Case, changes: Mapping[int, int]) -> Case | None:
+    """Give every dimension of some extents another; None where the graph does not work for it."""
     graph = case.graph
     makers = {node.output: node for node in graph.nodes}
     shapes: dict[str, Shape] = {}
@@ -115,15 +129,15 @@ def _resized(case: Case, old: int, new: int) -> Case | None:
     try:
         for name, value in graph.values.items():
             if value.view_of is not None:
-                shapes[name] = _view_shape(graph.values[value.view_of].shape, value.shape, shapes[value.view_of], old, new)
+                shapes[name] = _view_shape(graph.values[value.view_of].shape, value.shape, shapes[value.view_of], changes)
             elif name in makers:
                 node = makers[name]
                 operands = [Type(graph.values[i].dtype, shapes[i]) for i in node.inputs]
-                attrs = _attrs(node, operands[0].shape, old, new)
+                attrs = _attrs(node, operands[0].shape, changes)
                 shapes[name] = OPS[node.op].infer(operands, attrs).shape
                 nodes[node.name] = replace(node, attrs=tuple(sorted(attrs.items())))
             else:
-                shapes[name] = tuple(new if n == old else n for n in value.shape)
+                shapes[name] = tuple(changes.get(n, n) for n in value.shape)
         values = {name: replace(value, shape=shapes[name]) for name, value in graph.values.items()}
         constants = {name: _cut(array, shapes[name]) for name, array in graph.constants.items()}
         inputs, outputs = (tuple(values[value.name] for value in found) for found in (graph.inputs, graph.outputs))
@@ -141,9 +155,12 @@ def _resized(case: Case, old: int, new: int) -> Case | None:
 def _index(graph: Graph, *given: dict[str, Array]) -> None:
     """Move indices that are given into what is left of their data."""
     for node in graph.nodes:
-        if node.op in ("Gather", "GatherElements", "GatherND"):
+        if node.op in ("Gather", "GatherElements", "GatherND", "Scatter"):
             data, index = graph.values[node.inputs[0]].shape, graph.base(node.inputs[1])
-            n = min(data[: graph.values[node.inputs[1]].shape[-1]]) if node.op == "GatherND" else data[node.attr("axis")]
+            if node.op == "GatherND":
+                n = min(data[: graph.values[node.inputs[1]].shape[-1]])
+            else:
+                n = data[1] if node.op == "Scatter" else data[node.attr("axis")]
             for arrays in given:
                 if index in arrays:
                     arrays[index] = np.clip(arrays[index], -n, n - 1)
@@ -153,7 +170,7 @@ def _cut(array: Array, shape: Shape) -> Array:
     return np.ascontiguousarray(array[tuple(slice(n) for n in shape)]).reshape(shape)
 
 
-def _view_shape(base: Shape, view: Shape, now: Shape, old: int, new: int) -> Shape:
+def _view_shape(base: Shape, view: Shape, now: Shape, changes: Mapping[int, int]) -> Shape:
     """The shape of a view of a resized value: dimension by dimension, or the product where it joins some."""
     shape = list(view)
     for left, right in segments(base, view):
@@ -161,18 +178,18 @@ def _view_shape(base: Shape, view: Shape, now: Shape, old: int, new: int) -> Sha
             shape[right[0]] = math.prod(now[d] for d in left)
         else:
             for d in right:
-                shape[d] = new if view[d] == old else view[d]
+                shape[d] = changes.get(view[d], view[d])
     if math.prod(shape) != math.prod(now):
         raise ValueError("the view does not fit")
     return tuple(shape)
 
 
-def _attrs(node: Node, operand: Shape, old: int, new: int) -> dict[str, Any]:
-    """The attributes of a node that are extents, for another one."""
+def _attrs(node: Node, operand: Shape, changes: Mapping[int, int]) -> dict[str, Any]:
+    """The attributes of a node that are extents, for others."""
     attrs = dict(node.attrs)
     if node.op == "Expand":
         lead = len(attrs["shape"]) - len(operand)
-        mapped = [new if n == old else n for n in attrs["shape"]]
+        mapped = [changes.get(n, n) for n in attrs["shape"]]
         attrs["shape"] = tuple(operand[d - lead] if d >= lead and operand[d - lead] != 1 else n for d, n in enumerate(mapped))
     elif node.op == "Slice":
         starts = tuple(min(start, max(n - 1, 0)) for start, n in zip(attrs["starts"], operand, strict=True))

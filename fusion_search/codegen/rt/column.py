@@ -1,8 +1,6 @@
 """A matrix times a vector, for matrices contiguous along their rows."""
 
-from numba import njit
-
-from fusion_search.codegen.rt.intrinsics import JIT
+from fusion_search.codegen.rt.intrinsics import JIT, variant
 
 
 def make_column(dots, pointer, fma, size):
@@ -22,7 +20,7 @@ def make_column(dots, pointer, fma, size):
     """
     width = 64 // size
 
-    @njit(**JIT)
+    @variant(f"f{8 * size}", JIT)
     def column(m, k, a, a_row, x, x_col, c, c_step, add, tile):
         t = pointer(tile, 0)
         whole = k // width * width

@@ -6,9 +6,7 @@ paths for vectors leave that chain alone, so the bits do not depend on how a
 caller cuts M and N.
 """
 
-from numba import njit
-
-from fusion_search.codegen.rt.intrinsics import JIT
+from fusion_search.codegen.rt.intrinsics import JIT, variant
 from fusion_search.codegen.rt.memory import mem_set
 from fusion_search.codegen.rt.symbols import ints
 from fusion_search.codegen.rt.ukernels import MR, NV
@@ -50,9 +48,10 @@ def make_gemm(kernels, pointer, size):
     product, pack, transpose, axpy, _, column = kernels
     width = 64 // size
     panel = NV * width
+    name = f"f{8 * size}"
     mc = _A_BYTES // (KC * size) // MR * MR
 
-    @njit(**JIT)
+    @variant(name, JIT)
     def pack_columns(dst, src, row, col, n, cols):
         # B[k, j] at src + k * row + j * col (elements) into rows of `panel`.
         if row != 1:
@@ -73,14 +72,14 @@ def make_gemm(kernels, pointer, size):
                 for k in range(full, n):
                     d[k * panel] = s[k]
 
-    @njit(**JIT)
+    @variant(name, JIT)
     def pack_b(dst, src, row, col, n, cols):
         if col == 1:
             pack((dst, src, row * size, n, cols))
         else:
             pack_columns(dst, src, row, col, n, cols)
 
-    @njit(**JIT)
+    @variant(name, JIT)
     def pack_a(dst, src, row, col, rows, n):
         # Blocks of MR rows, each [n][MR].
         for i0 in range(0, rows, MR):
@@ -96,7 +95,7 @@ def make_gemm(kernels, pointer, size):
                     for m in range(height):
                         d[k * MR + m] = s[k * col + m * row]
 
-    @njit(**JIT)
+    @variant(name, JIT)
     def row_times_matrix(n, k, a, a_col, b, b_row, c, add):
         # B is read once, whole rows at a time: memory bandwidth.
         done = 0
@@ -112,7 +111,7 @@ def make_gemm(kernels, pointer, size):
             add = 1
             done += depth
 
-    @njit(**JIT)
+    @variant(name, JIT)
     def narrow(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, add, scratch):
         # C has at most four columns: the transposed problem fills the vectors.
         tile = scratch + _PANEL_BYTES
@@ -137,7 +136,7 @@ def make_gemm(kernels, pointer, size):
                 for i in range(rows):
                     out[i * c_row + j] = t[j * panel + i]
 
-    @njit(**JIT)
+    @variant(name, JIT)
     def blocked(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, add, scratch):
         # B rows of one panel side by side already, or too few rows of A to
         # repay a copy: read B where it is.
@@ -207,12 +206,12 @@ def make_gemm(kernels, pointer, size):
                             )
                         )
 
-    @njit(**JIT)
+    @variant(name, JIT)
     def fill(row, value, n):
         for j in range(n):
             row[j] = value
 
-    @njit(**JIT)
+    @variant(name, JIT)
     def gemm(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, beta, scratch):
         if m <= 0 or n <= 0:
             return

@@ -19,6 +19,29 @@ JIT = {"error_model": "numpy", "boundscheck": False, "nogil": True}
 #: keep the caller's loop scalar, six times slower.
 INLINE = {**JIT, "forceinline": True}
 
+
+def variant(name, options):
+    """Compile a function that is made anew for each of several types, under a name that says for which.
+
+    Machine code on disk keeps the names of its functions, and the numbers that Numba adds to them count what one process has
+    defined. Two functions of one name and one signature, each cached by a process of its own, may so be one function to a third
+    process that loads both: the linker keeps the first.
+
+    Parameters
+    ----------
+    name : str
+        Added to the function's own name.
+    options : dict
+        `JIT` or `INLINE`.
+    """
+
+    def compile_variant(function):
+        function.__qualname__ = f"{function.__qualname__}_{name}"
+        return njit(**options)(function)
+
+    return compile_variant
+
+
 F32 = ir.FloatType()
 F64 = ir.DoubleType()
 F16 = ir.HalfType()

@@ -8,7 +8,7 @@ import math
 import numpy as np
 from numba import njit
 
-from fusion_search.codegen.rt.intrinsics import INLINE, bits_f32, f32_bits, select
+from fusion_search.codegen.rt.intrinsics import INLINE, bits_f32, f32_bits, select, variant
 from fusion_search.codegen.rt.maths import D, F
 
 
@@ -193,11 +193,11 @@ def mod32(a, b):
 
 
 def _scalar(function):
-    @njit(**INLINE)
+    @variant(function.__name__, INLINE)
     def double(x):
         return function(x)
 
-    @njit(**INLINE)
+    @variant(function.__name__, INLINE)
     def single(x):
         return F(function(D(x)))
 
