@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import time
 from pathlib import Path
 from typing import Any
 
@@ -149,12 +148,10 @@ def test_sizes_are_checked_before_anything_is_allocated(nodes: Any) -> None:
         nodes = [node("Expand", "x square", "wide"), *nodes]
         constants["square"] = np.array([1 << 20, 1 << 20])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.monotonic()
     x = np.ones(1, F)
     with pytest.raises(FusionSearchError) as caught:
         outputs(model(nodes, {"x": x}, constants=constants), {"x": x})
     assert "\n" not in str(caught.value)
-    assert time.monotonic() - started < 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "kibibytes"
 
 
