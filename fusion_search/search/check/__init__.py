@@ -57,9 +57,10 @@ def check(graph: Graph, plan: Plan) -> list[Violation]:
     except costmodels.CostModelError as error:
         found.append(Violation("cost", "plan", f"cannot be priced: {error}"))
         model = None
+    memory = _Memory(facts, plan)
     for k, group in enumerate(plan.groups):
         if group.nodes and len(set(group.nodes)) == len(group.nodes) and facts.steps.keys() >= set(group.nodes):
-            found += _group(facts, plan, group, model, f"group {k} ({shown(group.nodes)})")
+            found += _group(facts, memory, plan, group, model, f"group {k} ({shown(group.nodes)})")
     return [*found, *broken(facts, plan), *_certificate(plan)]
 
 
@@ -104,11 +105,13 @@ def _order(facts: Facts, plan: Plan) -> Iterator[Violation]:
             yield Violation("order", "plan", f"groups {shown([str(k) for k in sorted(knot)])} wait for each other")
 
 
-def _group(facts: Facts, plan: Plan, group: PlanGroup, model: costmodels.CostModel | None, where: str) -> Iterator[Violation]:
+def _group(
+    facts: Facts, memory: _Memory, plan: Plan, group: PlanGroup, model: costmodels.CostModel | None, where: str
+) -> Iterator[Violation]:
     steps = [facts.steps[name] for name in sorted(group.nodes, key=facts.place.__getitem__)]
     if tuple(step.name for step in steps) != group.nodes:
         yield Violation("order", where, "its nodes are not in canonical order")
-    yield from _stores(facts, plan, group, where)
+    yield from _stores(facts, memory, group, where)
     origins = {step.node.origin for step in steps}
     if not origins - {""} <= set(group.origin) <= origins | {step.name for step in steps}:
         yield Violation("origin", where, "its nodes come from other nodes of the model than it says")
@@ -123,23 +126,34 @@ def _group(facts: Facts, plan: Plan, group: PlanGroup, model: costmodels.CostMod
         yield from _tuned(facts, plan, group, group.tuned, steps, digits, model, where)
 
 
-def _stores(facts: Facts, plan: Plan, group: PlanGroup, where: str) -> Iterator[Violation]:
+class _Memory:
+    """Who stores each value of a plan, and how many get it from memory."""
+
+    def __init__(self, facts: Facts, plan: Plan) -> None:
+        self.facts = facts
+        self.stored = Counter(value for group in plan.groups for value in set(group.stores))
+        self.homes: dict[str, set[int]] = {}
+        for k, group in enumerate(plan.groups):
+            for name in group.nodes:
+                self.homes.setdefault(name, set()).add(k)
+
+    def needed(self, value: str) -> int:
+        """Groups that read a value and do not compute it, and the caller who gets it."""
+        facts = self.facts
+        readers = {k for name in facts.readers.get(value, ()) for k in self.homes.get(name, ())}
+        return (value in facts.returned) + len(readers - self.homes.get(facts.maker[value], set()))
+
+
+def _stores(facts: Facts, memory: _Memory, group: PlanGroup, where: str) -> Iterator[Violation]:
     """What groups that do not compute it read, or the caller gets, is stored, by a group once, and nothing else."""
     made = [value for name in group.nodes for value in facts.steps[name].node.outputs]
-    everywhere = Counter(value for other in plan.groups for value in set(other.stores))
-
-    def needed(value: str) -> int:
-        """How many get the value from memory: groups that do not compute it, and the caller."""
-        readers, maker = facts.readers.get(value, set()), facts.maker[value]
-        return (value in facts.returned) + sum(bool(readers & set(other.nodes)) and maker not in other.nodes for other in plan.groups)
-
     for value in made:
-        if value not in everywhere and needed(value):
+        if value not in memory.stored and memory.needed(value):
             yield Violation("stores", where, f"{value} is needed outside but not stored")
     for value, times in Counter(group.stores).items():
         if value not in made:
             yield Violation("stores", where, f"{value} is stored but not computed here")
-        elif needed(value) < everywhere[value]:
+        elif memory.needed(value) < memory.stored[value]:
             yield Violation("stores", where, f"{value} is stored but nobody outside needs it")
         elif times > 1:
             yield Violation("stores", where, f"{value} is stored {times} times")
