@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import product, zip_longest
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -31,13 +32,16 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 # Moves tried for each node at each temperature, temperatures, and the first and last of them, in prices of one value that crosses.
-_TRIES, _STEPS, _HOT, _COLD = 100, 40, 0.7, 0.15
-# Starts that are tried.
-_STARTS = 12
+_TRIES, _STEPS, _HOT, _COLD = 60, 40, 0.7, 0.15
+# Starts that are tried, those that are tried longer, how long, and groups in a start for each that is needed.
+_STARTS, _LONG_STARTS, _LONG_TRIES, _SPARE = 8, 2, 500, 1.2
+# A plan so near to its floor is good enough.
+_NEAR = 1.01
 # Values with more readers than this are left out.
 _FAN = 64
-# Fewest and most bands.
-_BANDS = range(1, 13)
+# Slopes of bands, and of the cuts along them: straight, and those of hexagons.
+_SLOPES = (((1, 0), (0, 1)), ((0, 1), (1, 0)), ((1, 2), (2, 1)), ((2, 1), (1, 2)))
+_BANDS = range(1, 17)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +149,20 @@ def _total(labels: Any, sizes: Any, touched: Any, wires: Any, launch: float, lim
     return cost
 
 
-def _anneal(labels: Any, sizes: Any, touched: Any, wires: Any, nodes: Any, lengths: Any, launch: float, limit: int, most: int,
-            heat: float, tries: int, state: Any) -> float:
+def _anneal(
+    labels: Any,
+    sizes: Any,
+    touched: Any,
+    wires: Any,
+    nodes: Any,
+    lengths: Any,
+    launch: float,
+    limit: int,
+    most: int,
+    heat: float,
+    tries: int,
+    state: Any,
+) -> float:
     """Try so many moves at one temperature; return what the price has changed by."""
     first, value_of, below, below_start, above, above_start = nodes
     n = len(lengths)
@@ -228,34 +244,33 @@ def _compiled() -> tuple[Callable[..., float], Callable[..., float]]:
     cross = numba.njit(_cross)
     scope = {**globals(), "_cross": cross}
     made = []
-    for function in (_total, _anneal):
-        copy = type(function)(function.__code__, scope, function.__name__)
-        made.append(numba.njit(copy))
+    for function in (_total, _anneal):  # as they are here, but for what they call
+        made.append(numba.njit(FunctionType(function.__code__, scope, function.__name__)))
     return made[0], made[1]
 
 
-def band_labels(sequence: Sequence[int], borders: Borders, where: dict[int, Place], preds: Sequence[Sequence[int]]) -> list[Ints]:
-    """Labels of bands of places, each cut into runs of equal length: of several widths, along both axes.
+def band_labels(sequence: Sequence[int], borders: Borders, where: dict[int, Place], preds: Sequence[Sequence[int]]) -> list[list[Ints]]:
+    """Labels of bands of places, each cut into runs of equal length: for each slope, of several widths.
 
     A node goes to the band of its place or of the last node that it reads, whichever is further.
     """
-    found = []
+    found: list[list[Ints]] = []
     n = len(sequence)
     lengths = np.array(borders.lengths, np.int64)
-    for axis in (0, 1):
-        known = [place[axis] for place in where.values()]
-        if not known:
-            return []
-        low, high = min(known), max(known) + 1
+    if not where:
+        return []
+    for across, ahead in _SLOPES:
+        known = {i: (across[0] * p + across[1] * q, ahead[0] * p + ahead[1] * q) for i, (p, q) in where.items()}
+        low, high = min(b for b, _ in known.values()), max(b for b, _ in known.values()) + 1
+        found.append([])
         for count in _BANDS:
             band, along = np.zeros(n, np.int64), np.zeros(n, np.int64)
             for i in range(n):
-                place = where.get(i)
                 before = preds[i]
                 band[i] = max((band[u] for u in before), default=0)
-                if place is not None:
-                    band[i] = max(band[i], (place[axis] - low) * count // (high - low))
-                    along[i] = place[1 - axis]
+                if i in known:
+                    band[i] = max(band[i], (known[i][0] - low) * count // (high - low))
+                    along[i] = known[i][1]
                 along[i] = max([along[i], *(along[u] for u in before if band[u] == band[i])])
             order = np.lexsort((np.arange(n), along, band))
             for late, spare in product((0.0, 0.25, 0.5, 0.75), (0, 1)):
@@ -270,12 +285,12 @@ def band_labels(sequence: Sequence[int], borders: Borders, where: dict[int, Plac
                     each = min(borders.most, -(-whole // groups)) if not shift else borders.most - spare * borders.most // 8
                     labels[mine] = label + (ends - 1 + int(shift * each)) // each
                     label = int(labels[mine[-1]]) + 1
-                found.append(labels)
+                found[-1].append(labels)
     return found
 
 
 def border_plan(
-    space: GroupSpace, facts: Facts, sequence: Sequence[int], borders: Borders, where: dict[int, Place], deadline: float
+    space: GroupSpace, facts: Facts, sequence: Sequence[int], borders: Borders, where: dict[int, Place], deadline: float, floor: int = 0
 ) -> list[int] | None:
     """Partition a component by moving borders.
 
@@ -290,6 +305,8 @@ def border_plan(
         Places of its nodes, as from `lattice_floor.places`.
     deadline : float
         On the clock of `time.monotonic`.
+    floor : int
+        What every plan costs at least; one that is near it ends the search.
 
     Returns
     -------
@@ -307,34 +324,50 @@ def border_plan(
     total, anneal = _compiled()
     values = (wires.maker, wires.start, wires.reader, wires.write, wires.read, wires.leaves)
     nodes = (wires.first, wires.value, wires.below, wires.below_start, wires.above, wires.above_start)
+
     def priced(labels: Ints) -> tuple[float, Ints, Ints]:
         sizes = np.bincount(labels, wires.lengths).astype(np.int64)
         touched = np.zeros(len(sizes), np.int64)
         return total(labels, sizes, touched, values, wires.launch, wires.limit), sizes, touched
 
-    fit = [labels for labels in starts if np.bincount(labels, wires.lengths).max() <= wires.most]
-    if not fit:
+    needed = -(-int(wires.lengths.sum()) // wires.most)
+    most = needed * _SPARE
+
+    def fit(labels: Ints) -> bool:
+        return bool(labels.max() < most and np.bincount(labels, wires.lengths).max() <= wires.most)
+
+    # The cheapest of each slope, then the second of each, and so on.
+    ranks = [sorted(filter(fit, those), key=lambda labels: priced(labels)[0]) for those in starts]
+    chosen = [labels for rank in zip_longest(*ranks) for labels in rank if labels is not None][:_STARTS]
+    if not chosen:
         return None
     one = float(np.median(wires.read + wires.write)) / 2
-    rng = np.array([0x9E3779B97F4A7C15], np.uint64)
-    best: tuple[float, Ints] | None = None
-    import os
-    for labels in sorted(fit, key=lambda labels: priced(labels)[0])[:_STARTS]:
-        start = cost = 0.0
+    state = np.array([0x9E3779B97F4A7C15], np.uint64)
+
+    def annealed(labels: Ints, tries: int) -> tuple[float, Ints] | None:
         labels = labels.copy()
         cost, sizes, touched = priced(labels)
-        start = cost
         for heat in one * np.geomspace(_HOT, _COLD, _STEPS):
-            tries = _TRIES * len(sequence)
-            cost += anneal(labels, sizes, touched, values, nodes, wires.lengths, wires.launch, wires.limit, wires.most, heat, tries, rng)
+            rules = (wires.lengths, wires.launch, wires.limit, wires.most)
+            cost += anneal(labels, sizes, touched, values, nodes, *rules, heat, tries * len(sequence), state)
             if time.monotonic() > deadline:
-                break
-        if os.environ.get("DBG"): print(len(sizes), start/1e12, cost/1e12, time.monotonic())
-        if best is None or cost < best[0]:
-            best = cost, labels
-        if time.monotonic() > deadline:
+                return None
+        return cost, labels
+
+    tried: list[tuple[float, int, Ints, Ints]] = []
+    for labels in chosen:
+        found = annealed(labels, _TRIES)
+        if found is None:
             break
-    assert best is not None
+        tried.append((found[0], len(tried), found[1], labels))
+        if found[0] <= floor * _NEAR:
+            break
+    tried.sort(key=lambda one: one[:2])
+    best: tuple[float, Ints] = (tried[0][0], tried[0][2]) if tried else (priced(chosen[0])[0], chosen[0])
+    for _, _, _, labels in tried[: _LONG_STARTS if best[0] > floor * _NEAR else 0]:
+        found = annealed(labels, _LONG_TRIES)
+        if found is not None and found[0] < best[0]:
+            best = found
     labels = best[1]
     return _legal(space, facts, sequence, labels)
 

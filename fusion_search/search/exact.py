@@ -12,7 +12,9 @@ could not be enumerated is planned with fewer groups (producer with consumer onl
 in the bound with no more than the caller's floors.
 
 Components of very many nodes come first to `runs`: where all nodes wait for each other the best runs are the best plan;
-elsewhere runs whose cost is the floor of every plan are. Only what is still open is enumerated.
+elsewhere runs whose cost is the floor of every plan are. Narrow components are planned over down-sets (`narrow`), grids of
+nodes by moving the borders between groups (`borders`), with a floor that knows how many values a group of limited size moves at least
+(`lattice_floor`). Only what is still open is enumerated.
 """
 
 from __future__ import annotations
@@ -119,10 +121,12 @@ def _by_borders(space: GroupSpace, facts: Facts, sequence: list[int], floors: Fl
     if len(sequence) < _MOVED:
         return None
     where = places(borders)
-    groups = border_plan(space, facts, sequence, borders, where, deadline) if len(where) * 2 > len(sequence) else None
-    if groups is None:
+    if len(where) * 2 <= len(sequence):
         return None
     bound = max(bound, lattice_floor(borders, where))
+    groups = border_plan(space, facts, sequence, borders, where, deadline, bound)
+    if groups is None:
+        return None
     cost = plan_cost(space, groups)
     return Solved(Part(nodes, ()), tuple(groups), min(bound, cost), False)
 
@@ -220,11 +224,11 @@ def exact(
     grown = dominated = kept = 0
     # Small components first, so that one that explodes takes no time from those that can be closed.
     for nodes in sorted(join_components(facts.joins, everything), key=lambda mask: (mask.bit_count(), mask & -mask)):
-        cut = _cut(space, facts, nodes, floors_of, started + time_limit_s * (0.3 if nodes.bit_count() < _MOVED else 0.5))
+        cut = _cut(space, facts, nodes, floors_of, started + time_limit_s * (0.3 if nodes.bit_count() < _MOVED else 0.65))
         if cut is not None and cut.closed:
             lines.append(cut)
             continue
-        until = started + time_limit_s * 0.4
+        until = max(started + time_limit_s * 0.4, time.monotonic() + time_limit_s * 0.02)
         sets = max_sets if cut is None else min(max_sets, _MOVED_SETS)
         found = enumerate_groups(space, facts, nodes, max_sets=sets, deadline=until, reuse=reuse)
         grown, dominated, kept = grown + found.grown, dominated + found.dominated, kept + len(found.groups)
@@ -247,9 +251,10 @@ def exact(
     order = execution_order(space.preds, groups)
     if order is None or cost - bound > cost * _SAME:
         groups = repair(space, groups)
-        # Some improvement is always due, even when the search took all the time there was; more is of little use after borders were moved.
-        moved = not rough and sum(piece.bound < plan_cost(space, piece.groups) for piece in pieces) <= sum(not line.closed for line in lines)
+        # Some improvement is always due, even when the search took all the time there was, and little of it where borders were moved.
         until = time.monotonic() + time_limit_s * 0.05
+        open_pieces = sum(piece.bound < plan_cost(space, piece.groups) for piece in pieces)
+        moved = not rough and open_pieces <= sum(not line.closed for line in lines)
         groups = improve(space, facts, groups, until if moved else max(started + time_limit_s * 0.9, until))
         order = execution_order(space.preds, groups)
         assert order is not None, "improvement keeps the quotient graph acyclic"

@@ -169,13 +169,14 @@ def lattice_floor(borders: Borders, where: dict[int, Place]) -> int:
     sizes = [min((value.written, *(size for _, size in value.reads))) for value in borders.crossings() if value.made >= 0 and value.reads]
     most = max(1, borders.most // min(borders.lengths))
     values = crossing_floor(most)
+    groups = -(-sum(borders.lengths) // borders.most)
     best = 0
     for least in sorted({size for size in sizes if size})[-3:]:
         kept = where
         for _ in range(3):
             links = _linked(borders, kept, least)
             missing = sum(6 - count for count in links.values())
-            best = max(best, _knapsack(linear, values, len(kept), missing, float(least)))
+            best = max(best, _knapsack(linear, values, len(kept), missing, float(least), groups))
             left_out = {v for v, count in links.items() if count <= 2}
             if not left_out:
                 break
@@ -183,15 +184,22 @@ def lattice_floor(borders: Borders, where: dict[int, Place]) -> int:
     return best
 
 
-def _knapsack(linear: tuple[float, float], values: Sequence[int], nodes: int, missing: int, nbytes: float) -> int:
-    """The least sum of prices of groups that hold so many nodes together."""
+def _knapsack(linear: tuple[float, float], values: Sequence[int], nodes: int, missing: int, nbytes: float, groups: int) -> int:
+    """The least sum of prices of groups that hold so many nodes together, when there are at least so many groups.
+
+    Groups that hold none of these nodes cost a launch. So with a launch taken off every price, what is left is not
+    negative, and as many launches as there are groups come on top.
+    """
     launch, each = linear
     most = len(values) - 1
-    price = launch + each * nbytes * np.array(values[1:], np.float64)
-    least = np.zeros(nodes + 1)
-    for k in range(1, nodes + 1):
-        few = min(k, most)
-        least[k] = (least[k - few : k] + price[:few][::-1]).min()
-    total = float(least[nodes]) - each * nbytes * missing / 2
-    # A price is rounded once for each group, and there are at most as many as nodes of which each costs a launch.
-    return max(0, int(total * (1 - 1e-12)) - nodes)
+    best = 0.0
+    for spared in (0.0, launch):
+        price = launch - spared + each * nbytes * np.array(values[1:], np.float64)
+        least = np.zeros(nodes + 1)
+        for k in range(1, nodes + 1):
+            few = min(k, most)
+            least[k] = (least[k - few : k] + price[:few][::-1]).min()
+        best = max(best, float(least[nodes]) + spared * groups)
+    total = best - each * nbytes * missing / 2
+    # A price is rounded once for each group, and there are no more groups than nodes.
+    return max(0, int(total * (1 - 1e-12)) - nodes - groups)

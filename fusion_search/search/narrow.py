@@ -13,8 +13,8 @@ length of the path is a lower bound on every plan, and its groups are the best p
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,27 +30,23 @@ __all__ = ["Borders", "Narrow", "linear_price", "narrow_path"]
 _WIDE, _LASTING = 40, 96
 
 
-class Crossing(Protocol):
-    """One value that can cross a border: see `fusion.floors.Crossing`."""
-
-    made: int
-    written: int
-    leaves: bool
-    reads: tuple[tuple[int, int], ...]
-
-
 class Borders(Protocol):
     """What crosses the borders of groups of a sequence of nodes, and what that costs."""
 
-    lengths: Sequence[int]
-    most: int
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Nodes behind each node of the sequence."""
+
+    @property
+    def most(self) -> int:
+        """Most nodes of a group, by these lengths."""
 
     @property
     def operand_limit(self) -> int:
         """Most tensors that a group of several nodes touches."""
 
     def crossings(self) -> Sequence[Any]:
-        """Values (`Crossing`) by index in the sequence."""
+        """Values that can cross a border (`fusion.floors.Crossing`); nodes are indices in the sequence."""
 
     def price(self, nbytes: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """What groups cost at least that move so many bytes."""
@@ -88,19 +84,23 @@ class _DownSet:
         return self.base <= other.base and not (self.above >> (other.base - self.base)) & ~other.above
 
 
-def _down_sets(space: GroupSpace, sequence: Sequence[int], lengths: Sequence[int], readers: dict[int, list[int]],
-               uses: list[list[int]], first: tuple[int, ...], deadline: float) -> list[_DownSet] | None:
+def _down_sets(
+    space: GroupSpace,
+    sequence: Sequence[int],
+    lengths: Sequence[int],
+    readers: dict[int, list[int]],
+    uses: list[list[int]],
+    first: tuple[int, ...],
+    deadline: float,
+) -> list[_DownSet] | None:
     """All down-sets by size, or None when there are too many."""
     n = len(sequence)
     place = {v: i for i, v in enumerate(sequence)}
     inside = sum(1 << v for v in sequence)
     preds = [[place[u] for u in bits(space.preds[v] & inside)] for v in sequence]
     succs = [[place[w] for w in bits(space.succs[v] & inside)] for v in sequence]
-    found = [_DownSet(0, 0, 0, first)]
-    ready: deque[tuple[int, ...]] = deque([tuple(i for i in range(n) if not preds[i])])
-    buckets: dict[int, dict[tuple[int, int], tuple[int, tuple[int, ...]]]] = {}
-    waiting: dict[int, list[tuple[_DownSet, tuple[int, ...]]]] = {0: [(found[0], ready[0])]}
-    del buckets
+    found = _DownSet(0, 0, 0, first)
+    waiting: dict[int, list[tuple[_DownSet, tuple[int, ...]]]] = {0: [(found, tuple(i for i in range(n) if not preds[i]))]}
     total = sum(lengths)
     result: list[_DownSet] = []
     seen: dict[int, set[tuple[int, int]]] = {}
@@ -216,7 +216,7 @@ def narrow_path(space: GroupSpace, sequence: Sequence[int], borders: Borders, de
     # Prices are rounded once for each group, sums of floats by far less.
     bound = max(0, int(downs[-1].least + each * always) - 2 * len(chain) - 2 - int(downs[-1].least * 1e-13))
     groups = []
-    for before, after in zip(chain, chain[1:], strict=False):
+    for before, after in itertools.pairwise(chain):
         if not before.inside(after):
             return Narrow(bound, ())
         low = before.base
