@@ -228,8 +228,9 @@ def exact(
         if cut is not None and cut.closed:
             lines.append(cut)
             continue
-        until = max(started + time_limit_s * 0.4, time.monotonic() + time_limit_s * 0.02)
-        sets = max_sets if cut is None else min(max_sets, _MOVED_SETS)
+        until, sets = started + time_limit_s * 0.4, max_sets
+        if cut is not None and nodes.bit_count() >= _MOVED:
+            until, sets = time.monotonic() + time_limit_s * 0.05, min(max_sets, _MOVED_SETS)
         found = enumerate_groups(space, facts, nodes, max_sets=sets, deadline=until, reuse=reuse)
         grown, dominated, kept = grown + found.grown, dominated + found.dominated, kept + len(found.groups)
         if found.complete:

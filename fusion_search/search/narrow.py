@@ -26,8 +26,8 @@ from fusion_search.search.space import GroupSpace, bits
 
 __all__ = ["Borders", "Narrow", "linear_price", "narrow_path"]
 
-# Down-sets for each node, and down-sets over which a value is alive, that are looked at.
-_WIDE, _LASTING = 40, 96
+# Down-sets for each node, down-sets of one size, and down-sets over which a value is alive, that are looked at.
+_WIDE, _LEVEL, _LASTING = 40, 512, 96
 
 
 class Borders(Protocol):
@@ -106,7 +106,10 @@ def _down_sets(
     seen: dict[int, set[tuple[int, int]]] = {}
     for size in range(total + 1):
         seen.pop(size, None)
-        for down, can in waiting.pop(size, ()):
+        level = waiting.pop(size, ())
+        if len(level) > _LEVEL:
+            return None
+        for down, can in level:
             result.append(down)
             if len(result) > _WIDE * n or len(can) > 64 or (len(result) & 1023 == 0 and time.monotonic() > deadline):
                 return None
