@@ -25,7 +25,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from fusion_search.fusion.floors import MOST, RunFloors
+from fusion_search.fusion.floors import MOST, Crossing, RunFloors
 from fusion_search.fusion.likeness import describe_nodes
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.space import GroupSpace
@@ -131,6 +131,7 @@ class ChainFloors:
 
     def __init__(self, space: CoarseSpace, chains: Sequence[int]) -> None:
         fine = space.fine
+        self.space, self.chains = space, list(chains)
         self.lengths = [space.clusters[c].bit_count() for c in chains]
         self.most = fine.max_nodes
         sequence = [p for c in chains for p in bits(space.clusters[c])]
@@ -154,6 +155,33 @@ class ChainFloors:
     def whole(self) -> int:
         """What every plan of these chains costs at least."""
         return self.floors.whole()
+
+    def borders(self) -> ChainFloors | None:
+        """What crosses borders between these chains; None where a node may be computed twice, or a demanded set is not legal alone."""
+        inside = sum(self.space.clusters[c] for c in self.chains)
+        return None if inside & self.space.fine.copied or self.penalties else self
+
+    @property
+    def operand_limit(self) -> int:
+        """Most tensors that a group of several nodes touches."""
+        return self.floors.profile.operand_limit
+
+    def price(self, nbytes: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """What groups cost at least that move so many bytes."""
+        return self.floors.price(nbytes)
+
+    def crossings(self) -> list[Crossing]:
+        """The values that can cross a border between chains; indices are those of chains."""
+        unit, found = self.floors.unit, []
+        for value in self.floors.values:
+            made = unit[value.made] if value.made >= 0 else -1
+            reads: dict[int, int] = {}
+            for reader, nbytes in value.reads:
+                if unit[reader] != made:
+                    reads[unit[reader]] = max(reads.get(unit[reader], 0), nbytes)
+            if reads or value.leaves:
+                found.append(Crossing(made, value.written, value.leaves, tuple(sorted(reads.items()))))
+        return found
 
 
 def _long_lines(space: GroupSpace) -> int:

@@ -29,7 +29,7 @@ MOST = 1 << 61
 
 
 @dataclass(frozen=True, slots=True)
-class _Crossing:
+class Crossing:
     """One value seen from a sequence of nodes: who computes it, who reads it, what crosses a border.
 
     Attributes
@@ -84,8 +84,8 @@ class RunFloors:
         """
         n, most = len(self.sequence), self.most
         traffic, touched = np.zeros(n + 2), np.zeros(n + 2)
-        made: list[list[tuple[_Crossing, int]]] = [[] for _ in range(n)]
-        passed: list[list[tuple[_Crossing, int]]] = [[] for _ in range(n)]
+        made: list[list[tuple[Crossing, int]]] = [[] for _ in range(n)]
+        passed: list[list[tuple[Crossing, int]]] = [[] for _ in range(n)]
         for value in self.values:
             if value.made >= 0:
                 if value.leaves or value.reads:
@@ -148,7 +148,7 @@ class RunFloors:
 
     # ------------------------------------------------------------------ values
 
-    def _crossings(self, members: Sequence[Member]) -> list[_Crossing]:
+    def _crossings(self, members: Sequence[Member]) -> list[Crossing]:
         program, line = self.program, self.profile.line_bytes
         inside = sum(1 << p for p in self.sequence)
         reads: dict[int, dict[int, int]] = {}
@@ -167,7 +167,7 @@ class RunFloors:
         for value in dict.fromkeys((*made, *reads)):
             at, written = made.get(value, (-1, 0))
             leaves = at >= 0 and (value in program.kept or bool(program.readers[value] & ~inside))
-            found.append(_Crossing(at, written, leaves, tuple(sorted(reads.get(value, {}).items()))))
+            found.append(Crossing(at, written, leaves, tuple(sorted(reads.get(value, {}).items()))))
         return found
 
 

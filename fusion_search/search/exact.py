@@ -12,7 +12,9 @@ could not be enumerated is planned with fewer groups (producer with consumer onl
 in the bound with no more than the caller's floors.
 
 Components of very many nodes come first to `runs`: where all nodes wait for each other the best runs are the best plan;
-elsewhere runs whose cost is the floor of every plan are. Only what is still open is enumerated.
+elsewhere runs whose cost is the floor of every plan are. Narrow components are planned over down-sets (`narrow`), grids of
+nodes by moving the borders between groups (`borders`), with a floor that knows how many values a group of limited size moves at least
+(`lattice_floor`). Only what is still open is enumerated.
 """
 
 from __future__ import annotations
@@ -20,19 +22,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from fusion_search.search.borders import border_plan
 from fusion_search.search.enumerate import enumerate_groups, join_components
 from fusion_search.search.grow import grow_plan
 from fusion_search.search.improve import improve, plan_cost, repair
+from fusion_search.search.lattice_floor import lattice_floor, places
+from fusion_search.search.narrow import narrow_path
 from fusion_search.search.parts import Part, Solved, Work, solve_jointly, solve_parts, split_parts
 from fusion_search.search.quotient import cyclic_components, execution_order
 from fusion_search.search.result import SearchResult, Statistics
 from fusion_search.search.runs import Floors, RunPath, in_line
-from fusion_search.search.space import Facts, GroupSpace, Tiebreak, bits, derive_facts
+from fusion_search.search.space import Facts, GroupSpace, Tiebreak, bits, derive_facts, structurally_fit
 
 __all__ = ["exact"]
 
 # A longer line of nodes is cut into runs, a larger component is tried with runs before its groups are enumerated.
 _LONG, _LARGE = 48, 256
+# A still larger one, if it is a grid of nodes, is planned by moving borders, and so many of its groups are enumerated.
+_MOVED, _MOVED_SETS = 2048, 20_000
 # Runs of a line that may be priced: minutes.
 _LINE_PRICED = 200_000
 # A floor so near to a cost, relative to it, differs by rounding only.
@@ -66,7 +73,8 @@ def _plan_roughly(
         sequence = list(bits(nodes))
         known = floors_of(sequence)
         runs = RunPath(space, facts, sequence, known).solve(most_priced=4 * len(sequence), deadline=deadline)
-        bound = max(bound, known.whole())
+        borders = known.borders()
+        bound = max(bound, known.whole(), 0 if borders is None else lattice_floor(borders, places(borders)))
         plans.append(list(runs.groups))
     costs = [plan_cost(space, groups) for groups in plans]
     cost = min(costs)
@@ -90,11 +98,37 @@ def _cut(
         return Solved(Part(nodes, ()), found.groups, found.bound, found.cost - found.bound <= found.cost * _SAME)
     bound = floors.whole()
     if path.least - bound > bound * _SAME:  # no runs attain the floor
-        return None
+        return _by_borders(space, facts, sequence, floors, bound, deadline)
     now = time.monotonic()
     found = path.solve(most_priced=4 * len(sequence), deadline=now + (deadline - now) / 8)
     bound = min(bound, found.cost)
     return Solved(Part(nodes, ()), found.groups, bound, found.cost - bound <= found.cost * _SAME)
+
+
+def _by_borders(space: GroupSpace, facts: Facts, sequence: list[int], floors: Floors, bound: int, deadline: float) -> Solved | None:
+    """Plan a large component by what crosses the borders of its groups: narrow ones over down-sets, others with moving borders."""
+    borders = floors.borders()
+    if borders is None:
+        return None
+    nodes = sum(1 << v for v in sequence)
+    now = time.monotonic()
+    narrow = narrow_path(space, sequence, borders, now + (deadline - now) / 2)
+    if narrow is not None:
+        bound = max(bound, narrow.bound)
+        if narrow.groups and all(structurally_fit(space, facts, group) and space.cost(group) is not None for group in narrow.groups):
+            cost = plan_cost(space, narrow.groups)
+            return Solved(Part(nodes, ()), narrow.groups, min(bound, cost), cost - bound <= cost * _SAME)
+    if len(sequence) < _MOVED:
+        return None
+    where = places(borders)
+    if len(where) * 2 <= len(sequence):
+        return None
+    bound = max(bound, lattice_floor(borders, where))
+    groups = border_plan(space, facts, sequence, borders, where, deadline, bound)
+    if groups is None:
+        return None
+    cost = plan_cost(space, groups)
+    return Solved(Part(nodes, ()), tuple(groups), min(bound, cost), False)
 
 
 def _resolve(
@@ -190,12 +224,14 @@ def exact(
     grown = dominated = kept = 0
     # Small components first, so that one that explodes takes no time from those that can be closed.
     for nodes in sorted(join_components(facts.joins, everything), key=lambda mask: (mask.bit_count(), mask & -mask)):
-        cut = _cut(space, facts, nodes, floors_of, started + time_limit_s * 0.3)
+        cut = _cut(space, facts, nodes, floors_of, started + time_limit_s * (0.3 if nodes.bit_count() < _MOVED else 0.65))
         if cut is not None and cut.closed:
             lines.append(cut)
             continue
-        until = started + time_limit_s * 0.4
-        found = enumerate_groups(space, facts, nodes, max_sets=max_sets, deadline=until, reuse=reuse)
+        until, sets = started + time_limit_s * 0.4, max_sets
+        if cut is not None and nodes.bit_count() >= _MOVED:
+            until, sets = time.monotonic() + time_limit_s * 0.05, min(max_sets, _MOVED_SETS)
+        found = enumerate_groups(space, facts, nodes, max_sets=sets, deadline=until, reuse=reuse)
         grown, dominated, kept = grown + found.grown, dominated + found.dominated, kept + len(found.groups)
         if found.complete:
             parts.extend(split_parts(nodes, found))
@@ -216,8 +252,11 @@ def exact(
     order = execution_order(space.preds, groups)
     if order is None or cost - bound > cost * _SAME:
         groups = repair(space, groups)
-        # Some improvement is always due, even when the search took all the time there was.
-        groups = improve(space, facts, groups, max(started + time_limit_s * 0.9, time.monotonic() + time_limit_s * 0.05))
+        # Some improvement is always due, even when the search took all the time there was, and little of it where borders were moved.
+        until = time.monotonic() + time_limit_s * 0.05
+        open_pieces = sum(piece.bound < plan_cost(space, piece.groups) for piece in pieces)
+        moved = not rough and open_pieces <= sum(not line.closed for line in lines)
+        groups = improve(space, facts, groups, until if moved else max(started + time_limit_s * 0.9, until))
         order = execution_order(space.preds, groups)
         assert order is not None, "improvement keeps the quotient graph acyclic"
         cost = plan_cost(space, order)

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fusion_search.search.narrow import Borders
 from fusion_search.search.space import Facts, GroupSpace, structurally_fit
 
 __all__ = ["Floors", "RunPath", "Runs", "in_line"]
@@ -35,6 +36,9 @@ class Floors(Protocol):
 
     def whole(self) -> int:
         """What every plan of these nodes costs at least."""
+
+    def borders(self) -> Borders | None:
+        """What crosses borders between these nodes; None where that is not so simple."""
 
 
 @dataclass(frozen=True, slots=True)
