@@ -94,7 +94,8 @@ def _cut(
     floors = floors_of(sequence)
     path = RunPath(space, facts, sequence, floors)
     if line:
-        found = path.solve(most_priced=_LINE_PRICED, deadline=deadline)
+        now = time.monotonic()
+        found = path.solve(most_priced=_LINE_PRICED, deadline=now + (deadline - now) * (1.0 if len(sequence) < _MOVED else 0.5))
         return Solved(Part(nodes, ()), found.groups, found.bound, found.cost - found.bound <= found.cost * _SAME)
     bound = floors.whole()
     if path.least - bound > bound * _SAME:  # no runs attain the floor
