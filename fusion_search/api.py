@@ -5,26 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
 
-import costmodels
 import hardware_profiles
-from fusion_search.codegen.capability import can_emit
 from fusion_search.errors import FusionSearchError, PlanError, ProfileError, UsageError
 from fusion_search.frontends.onnx import load_onnx
 from fusion_search.fusion.constraints import constrain
-from fusion_search.fusion.copies import copyable
 from fusion_search.fusion.demands import Constraint, fusion_off, keep, min_gain_s, must_fuse, never_fuse, peak_bytes
-from fusion_search.fusion.program import Program
 from fusion_search.fusion.reasons import Reason
-from fusion_search.fusion.space import GroupSpace
 from fusion_search.ir.graph import Graph
 from fusion_search.passes import run_passes
+from fusion_search.questions import assert_fused, explain, margins, pareto, sensitivity
 from fusion_search.runtime.compiled import CompiledPlan
 from fusion_search.runtime.measure import Measurement, Verification
 from fusion_search.runtime.measure import measure as _measure
@@ -32,17 +27,12 @@ from fusion_search.runtime.measure import verify as _verify
 from fusion_search.search.assemble import assemble, ordered_or_reasons
 from fusion_search.search.check import Violation
 from fusion_search.search.check import check as _check
-from fusion_search.search.explain import Bounds, Explanation, constraints_of, explain_pair
-from fusion_search.search.explain import assert_fused as _assert_fused
+from fusion_search.search.explain import Bounds
 from fusion_search.search.methods import METHODS, with_second_bound
-from fusion_search.search.overview import Overview, overview
-from fusion_search.search.pareto import ParetoPoint
-from fusion_search.search.pareto import pareto as _pareto
 from fusion_search.search.plan import Plan, profile_of
 from fusion_search.search.plan_file import read_plan
 from fusion_search.search.replay import Mismatch, Replay, replay_plan
-from fusion_search.search.sensitivity import Margin, Sensitivity, axis_of, envelope
-from fusion_search.search.sensitivity import margins as _margins
+from fusion_search.spaces import space_of
 from hardware_profiles import Profile
 
 
@@ -156,7 +146,7 @@ def search(
         raise UsageError(f"time_limit_s: expected a number > 0, got {time_limit_s}")
     if bound not in (None, "milp"):
         raise UsageError(f"unknown bound {bound!r}", hint="known bounds: milp")
-    space = constrain(_space(graph, profile, cost_model, weights), constraints)
+    space = constrain(space_of(graph, profile, cost_model, weights), constraints)
     plan = METHODS[method](space, time_limit_s)
     return plan if bound is None else with_second_bound(space, plan, time_limit_s)
 
@@ -187,7 +177,7 @@ def price(
     Plan or list of Reason
         The plan, its groups in an order in which they can run; or every reason why it is illegal.
     """
-    space = constrain(_space(graph, profile, cost_model, weights), constraints)
+    space = constrain(space_of(graph, profile, cost_model, weights), constraints)
     found = ordered_or_reasons(space, groups)
     masks = [entry for entry in found if isinstance(entry, int)]
     if len(masks) != len(found) or (space.n and not found):
@@ -233,148 +223,8 @@ def replay(plan: Plan | str | os.PathLike[str], graph: Graph, *, time_limit_s: f
         record = read_plan(plan)
         profile = profile_of(record, plan)
     return replay_plan(
-        record, profile, graph, lambda other, on: _space(other, on, record.cost_model, record.weights), time_limit_s=time_limit_s
+        record, profile, graph, lambda other, on: space_of(other, on, record.cost_model, record.weights), time_limit_s=time_limit_s
     )
-
-
-def explain(
-    plan: Plan, a: str | None = None, b: str | None = None, *, flips: bool = True, bounds: Bounds | None = None, time_limit_s: float = 60.0
-) -> Explanation | Overview:
-    """Say why two nodes share a kernel or do not; or, without nodes, what a plan is made of.
-
-    Parameters
-    ----------
-    plan : Plan
-    a, b : str, optional
-        Core nodes, or nodes of the model, which stand for all their core nodes.
-    flips : bool
-        Also look for where the decision flips along memory bandwidth, launch overhead and symbolic dimensions.
-    bounds : Bounds, optional
-        Where to look for flips, and how closely.
-    time_limit_s : float
-        Budget of each search.
-
-    Returns
-    -------
-    Explanation or Overview
-        With two nodes: `.fused`, `.reasons`, `.delta_cost_s`, `.delta_terms`, `.forced_plan`, `.flips`. Without: `.fusions`,
-        `.dearest`, `.edges`. ``str()`` of either is the text for a person.
-
-    Raises
-    ------
-    UsageError
-        When a name is unknown, only one is given, or both stand for one node.
-    """
-    space_of = _space_like(plan)
-    if a is None and b is None:
-        return overview(plan, space_of(plan.graph, plan.profile), constraints_of(plan), time_limit_s=time_limit_s)
-    if a is None or b is None:
-        raise UsageError("explain: expected two nodes, or none", hint='such as explain(plan, "a", "b")')
-    source = plan.graph.source
-
-    def rebound(name: str, extent: int) -> Graph:
-        assert source is not None
-        return run_passes(source.bind({**source.dims, name: extent}, {}))
-
-    return explain_pair(
-        plan, a, b, space_of, time_limit_s=time_limit_s, bounds=(bounds or Bounds()) if flips else None, rebind=rebound if source else None
-    )
-
-
-def assert_fused(plan: Plan, a: str, b: str, *, time_limit_s: float = 60.0) -> None:
-    """Raise PlanError, with the reason or the price, unless one kernel of a plan computes both nodes.
-
-    Raises
-    ------
-    PlanError
-        When no group holds all core nodes of both.
-    UsageError
-        When a name is unknown.
-    """
-    _assert_fused(plan, a, b, _space_like(plan), time_limit_s=time_limit_s)
-
-
-def sensitivity(
-    graph: Graph,
-    profile: Profile,
-    parameter: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    cost_model: str = "weighted",
-    weights: Mapping[str, float] | None = None,
-    constraints: Sequence[Constraint] = (),
-    time_limit_s: float = 60.0,
-) -> Sensitivity:
-    """Find the least J along one parameter, with every value at which the best plan changes.
-
-    Parameters
-    ----------
-    graph : Graph
-    profile : Profile
-    parameter : str
-        A weight, such as ``"launch"``, or a number of the profile that terms are linear in, or in whose reciprocal they are.
-    low, high : float, optional
-        The range; by default up to 16 times the value, and down to 0 or a sixteenth of it.
-    cost_model, weights, constraints
-        As for :func:`search`.
-    time_limit_s : float
-        Budget of each search.
-
-    Returns
-    -------
-    Sensitivity
-        `.breakpoints`, `.pieces`, `.cost_s(value)`; exact, not sampled: a lower envelope of lines, closed by a search at each crossing.
-
-    Raises
-    ------
-    UsageError
-        When J of a fixed plan is not linear along the parameter, or there is none of that name.
-    """
-    axis = axis_of(_space(graph, profile, cost_model, weights), parameter, low, high)
-    return envelope(axis, constraints, time_limit_s=time_limit_s)
-
-
-def margins(plan: Plan, names: Sequence[str] | None = None, *, time_limit_s: float = 60.0) -> Mapping[str, Margin]:
-    """Say how far each weight and each number of the profile may move, one at a time, before another plan wins.
-
-    Parameters
-    ----------
-    plan : Plan
-    names : sequence of str, optional
-        The parameters; by default all along which J of a fixed plan is linear.
-    time_limit_s : float
-        Budget of each search.
-
-    Returns
-    -------
-    mapping of str to Margin
-        `.low`, `.high`, and the plans that win `.below` and `.above`, None at an end of the range that was looked at.
-    """
-    space = _space(plan.graph, plan.profile, plan.cost_model, plan.weights)
-    return _margins(space, plan, constraints_of(plan), names=names, time_limit_s=time_limit_s)
-
-
-def pareto(
-    graph: Graph, profile: Profile, *, constraints: Sequence[Constraint] = (), time_limit_s: float = 60.0
-) -> tuple[ParetoPoint, ...]:
-    """Find the plans that trade traffic, launches and spill against each other.
-
-    Parameters
-    ----------
-    graph : Graph
-    profile : Profile
-    constraints : sequence of Constraint
-    time_limit_s : float
-        Budget of each search.
-
-    Returns
-    -------
-    tuple of ParetoPoint
-        The supported points: those that are best for some weights. Plans that no weights make best are not found, although no
-        other plan may be better in all three.
-    """
-    return _pareto(_space(graph, profile, "weighted", None), constraints, time_limit_s=time_limit_s)
 
 
 def compile(plan: Plan) -> CompiledPlan:
@@ -524,45 +374,6 @@ def sweep(
 
 
 _compiled: WeakValueDictionary[int, CompiledPlan] = WeakValueDictionary()
-
-
-class _Programs:
-    """Each graph's program, kept as long as the graph."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Graph, Program]] = {}
-
-    def of(self, graph: Graph) -> Program:
-        known = self._known.get(id(graph))
-        if known is None or known[0] is not graph:
-            if len(self._known) >= 4:
-                self._known.pop(next(iter(self._known)))
-            plain = Program(graph)
-            copied = copyable(plain)
-            known = self._known[id(graph)] = (graph, Program(graph, copied) if copied else plain)
-        return known[1]
-
-
-_programs = _Programs()
-
-
-@lru_cache(maxsize=8)
-def _space_of(program: Program, profile: Profile, model: costmodels.CostModel) -> GroupSpace:
-    return GroupSpace(program, profile, model, can_emit if profile.runs_here else None)
-
-
-def _space_like(plan: Plan) -> Callable[[Graph, Profile], GroupSpace]:
-    """The space of groups of a graph on a profile, on the cost model of a plan."""
-    return lambda graph, profile: _space(graph, profile, plan.cost_model, plan.weights)
-
-
-def _space(graph: Graph, profile: Profile, cost_model: str, weights: Mapping[str, float] | None) -> GroupSpace:
-    try:
-        model = costmodels.model(cost_model, weights)
-    except costmodels.CostModelError as error:
-        raise UsageError(error.what, where=error.where, hint=error.hint) from None
-    return _space_of(_programs.of(graph), profile, model)
-
 
 __all__ = [
     "Bounds", "FusionSearchError", "Graph", "Mismatch", "Plan", "PlanError", "Profile", "Replay", "assert_fused", "check", "compile",

@@ -207,11 +207,11 @@ def test_a43_fewest_kernels_under_a_limit() -> None:
     proto = model(nodes, feeds, f"s{count - 1}", {"two": 2.0})
     graph = load(proto)
     assert len(graph.nodes) == 9
-    from fusion_search.api import _space
     from fusion_search.fusion.coarse import CoarseSpace
     from fusion_search.search.exact import exact
+    from fusion_search.spaces import space_of
 
-    space = _space(graph, profile(), "weighted", None)
+    space = space_of(graph, profile(), "weighted", None)
     limit = space.max_nodes
     try:
         space.max_nodes = 5

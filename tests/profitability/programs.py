@@ -10,10 +10,10 @@ import numpy as np
 
 import fusion_search as fs
 from costmodels import GroupFeatures
-from fusion_search.api import _space
 from fusion_search.fusion.space import GroupSpace, Priced
 from fusion_search.ir.builder import GraphBuilder
 from fusion_search.ir.graph import Graph
+from fusion_search.spaces import space_like
 
 F32, I64 = np.float32, np.int64
 H100 = fs.load_profile("nvidia-h100-sxm")
@@ -43,7 +43,7 @@ def exact(graph: Graph, profile: fs.Profile = H100, **options: Any) -> fs.Plan:
 
 
 def space_of(plan: fs.Plan) -> GroupSpace:
-    return _space(plan.graph, plan.profile, plan.cost_model, plan.weights)
+    return space_like(plan)(plan.graph, plan.profile)
 
 
 def features(plan: fs.Plan, group: int) -> GroupFeatures:
