@@ -313,7 +313,7 @@ def conv_tiles(group: GroupAccess, heavy: int, threads: int) -> dict[int, int]:
         tiles[channel] = min(max(group.extents[channel], 1), max(1, PLANE_ELEMENTS // max(1, rows * width)))
         return tiles
     # what runs inside the block is as wide as the widest member makes it
-    widest = max(actual(prod(m.shape)) // max(1, actual(m.shape[0]) * rows * width) for m in group.members)
+    widest = max(actual(prod(m.shape)) // max(1, actual(member.shape[0]) * rows * width) for m in group.members)
     count = actual(group.extents[filters]) if filters is not None else widest
     others = actual(prod(n for n, atoms in zip(member.shape[:2], group.original[heavy], strict=False) if group.outer.intersection(atoms)))
     row_block, blocks = dense_blocks(rows, width, count, others, (row is not None, filters is not None), threads)

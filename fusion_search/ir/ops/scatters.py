@@ -49,10 +49,12 @@ def _evaluate(arrays: Sequence[Array], attrs: dict[str, Any]) -> Array:
     rows, columns = np.arange(data.shape[0])[:, None], np.arange(data.shape[2])[None, :]
     if index.size and not -data.shape[1] <= int(index.min()) <= int(index.max()) < data.shape[1]:
         raise ValueError(f"an index is outside of {data.shape[1]} elements")
+    # NumPy's extremes of float16 take the other one of two zeros than those of float32, in which numbers of 16 bits are compared here.
+    wide = np.float32 if data.dtype.itemsize == 2 and data.dtype.kind in "fV" else data.dtype
     with np.errstate(all="ignore"):
         for m in range(updates.shape[1]):
             at = np.broadcast_to(index[:, m], updates[:, m].shape)
-            out[rows, at, columns] = combine(out[rows, at, columns], updates[:, m]).astype(data.dtype)
+            out[rows, at, columns] = combine(out[rows, at, columns].astype(wide), updates[:, m].astype(wide)).astype(data.dtype)
     return out
 
 
