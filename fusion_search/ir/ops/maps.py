@@ -142,7 +142,8 @@ def _relu(x: Array) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
-    return np.asarray(special.expit(x))
+    # SciPy's float32 form is 0 where the answer is a subnormal number
+    return np.asarray(special.expit(x.astype(np.float64))).astype(x.dtype)
 
 
 def power(x: Array, y: Array) -> Array:
