@@ -116,10 +116,14 @@ def _pow(x: Any, y: Any) -> Any:
     return np.power(np.array([x, x]), np.array([y, y]))[0]  # of a number, NumPy takes the root where the exponent is a half
 
 
+def _sigmoid(x: Any) -> Any:
+    return special.expit(_F64(x)).astype(x.dtype)  # the float32 form loses subnormal results
+
+
 def _maths() -> dict[str, Any]:
     one: dict[str, Any] = {name: getattr(np, name) for name in ("exp", "log", "tanh", "sin", "cos", "tan", "sinh", "cosh", "log1p")}
     one |= {f"a{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")}
-    one |= {"sigmoid": special.expit, "erf": special.erf, "rint": np.rint, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
+    one |= {"sigmoid": _sigmoid, "erf": special.erf, "rint": np.rint, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
     one |= {"sqrt": np.sqrt, "fabs": np.abs}
     two: dict[str, Any] = {"pow": _pow, "mod": np.mod, "fmod": np.fmod, "copysign": np.copysign}
     return {f"{name}{bits}": function for name, function in {**one, **two}.items() for bits in (32, 64)}
