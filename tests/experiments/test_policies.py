@@ -60,3 +60,10 @@ def test_the_command_line_prints_the_table(tmp_path: Path, capsys: pytest.Captur
     assert len(lines) == 4
     assert lines[2].startswith("| chain | `local` | ")
     assert lines[3].startswith("|  | `rockchip-rk3588-npu` | ")
+
+
+def test_the_readme_shows_the_data() -> None:
+    root = Path(__file__).parents[2]
+    rows = policies.read_data(root / "experiments" / "policies.csv")
+    assert policies.summary(rows) in (root / "README.md").read_text()
+    assert {str(row["profile"]) for row in rows} == set(fs.list_profiles())
