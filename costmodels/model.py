@@ -196,7 +196,7 @@ class CostModel(ABC):
         """
         if features.scratch_bytes > profile.fast_memory_bytes:
             return None
-        return attoseconds(self._combine([term(features, profile) for term in self.term_functions.values()], profile))  # type: ignore[arg-type]
+        return attoseconds(self._combine([term(features, profile) for term in self.term_functions.values()], profile))  # type: ignore[arg-type]  # no arrays in, no array out
 
     def prices(self, features: GroupFeatures, profile: Profile) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         """Return the price of every candidate, whether its scratch fits or not.
@@ -239,7 +239,7 @@ class CostModel(ABC):
         if not isinstance(cost, np.ndarray) and not isinstance(scratch, np.ndarray):
             if scratch > limit:
                 return None
-            return 0, attoseconds(cost), dict(zip(self.term_functions, terms, strict=True))  # type: ignore[arg-type]
+            return 0, attoseconds(cost), dict(zip(self.term_functions, terms, strict=True))  # type: ignore[arg-type]  # numbers all: the cost is one
         # Rounded first: prices that differ by less than an attosecond are equal, and the lowest index takes them.
         prices = np.rint(cost * 1e18)
         ranked = np.where(scratch <= limit, prices, math.inf)

@@ -127,7 +127,7 @@ def _tensor_of(e: Emitter, i: int, k: int) -> tuple[str, str, Linear] | None:
 
 def _literal(e: Emitter, code: str, value: object) -> str:
     if COMPUTE[code] in ("f4", "f8"):
-        number = float(value)  # type: ignore[arg-type]
+        number = float(value)  # type: ignore[arg-type]  # an attribute of any kind
         text = {"inf": "np.inf", "-inf": "-np.inf", "nan": "np.nan"}.get(repr(number), number.hex())
         return f"T_{COMPUTE[code]}({text})" if "np" in text else f"T_{COMPUTE[code]}({number!r})"
     return f"T_{'u1' if code == 'b1' else code}({int(value)}){' != 0' if code == 'b1' else ''}"  # type: ignore[call-overload]

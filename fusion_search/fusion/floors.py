@@ -122,7 +122,7 @@ class RunFloors:
     def price(self, nbytes: npt.NDArray[np.float64]) -> Ints:
         """Return what groups cost at least that move so many bytes."""
         nothing = RecomputedFlops(0.0, 0.0, 0.0)
-        features = GroupFeatures(1, nbytes, 0, (), 1, self.blocks, 0, 0, 1, 0, Flops(0, 0, 0), nothing)  # type: ignore[arg-type]
+        features = GroupFeatures(1, nbytes, 0, (), 1, self.blocks, 0, 0, 1, 0, Flops(0, 0, 0), nothing)  # type: ignore[arg-type]  # one record for many runs
         prices = self.model.prices(features, self.profile)
         return np.minimum(prices, float(MOST)).astype(np.int64)
 

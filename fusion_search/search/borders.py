@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fusion_search.search.enumerate import join_components
 from fusion_search.search.lattice_floor import Place
 from fusion_search.search.narrow import Borders, linear_price
 from fusion_search.search.space import Facts, GroupSpace, bits, structurally_fit
@@ -384,25 +385,9 @@ def _legal(space: GroupSpace, facts: Facts, sequence: Sequence[int], labels: Int
         if mask & (mask - 1) == 0 or (structurally_fit(space, facts, mask) and space.cost(mask) is not None):
             found.append(mask)
             continue
-        pieces = _pieces(facts, mask)
+        pieces = join_components(facts.joins, mask)
         if len(pieces) == 1:
             nodes = list(bits(mask))
             pieces = [sum(1 << v for v in half) for half in (nodes[: len(nodes) // 2], nodes[len(nodes) // 2 :])]
         todo += pieces
-    return found
-
-
-def _pieces(facts: Facts, mask: int) -> list[int]:
-    """The connected pieces of a set."""
-    found = []
-    while mask:
-        reached, fresh = 0, mask & -mask
-        while fresh:
-            reached |= fresh
-            near = 0
-            for v in bits(fresh):
-                near |= facts.joins[v]
-            fresh = near & mask & ~reached
-        found.append(reached)
-        mask &= ~reached
     return found
