@@ -344,8 +344,11 @@ class ConstrainedSpace(GroupSpace):
                 whole = self.base.priced(mask)
                 if isinstance(whole, Reason):
                     return None
-                alone, rest = alone + whole.cost, rest & ~mask
-        return alone + sum(self.base.cost(1 << p) or 0 for p in bits(rest)) - cost
+                alone += whole.cost
+                for p in bits(mask):
+                    rest &= ~(1 << p | self.program.copies.get(p, 0))
+        # copies of a node in one group are one computation
+        return alone + sum(self.base.cost(1 << p) or 0 for p in self.program.distinct(rest)) - cost
 
     def reasons(self, group: int) -> list[Reason]:
         """Return every structural rule and every demand that a set of nodes breaks."""

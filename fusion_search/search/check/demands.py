@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from math import prod
 
-from fusion_search.search.plan import Plan, PlanGroup
+import costmodels
+from fusion_search.search.plan import OuterLoop, Plan, PlanGroup, Tile
 
 from .counts import Counts
 from .digits import Digits
 from .facts import Facts, Step, Violation, shown
 from .schedules import ScheduleCheck
+from .switched_off import fused_anyway
 
 
 def broken(facts: Facts, plan: Plan) -> Iterator[Violation]:
     """Yield every demand that a plan breaks.
 
-    `min_gain_s` compares a group with the least J of its nodes, which is the search's claim; `fusion_off` is a rule of the search's
-    space. Groups whose schedule is unsound are reported elsewhere and count no scratch here.
+    `min_gain_s` compares a group with the least J of its nodes, each alone; any schedule of theirs bounds that from above, and a few
+    are tried, so that what is reported is broken, and what hides behind a better schedule is the search's claim. Groups whose schedule
+    is unsound are reported elsewhere and count no scratch here.
     """
-    for demand in plan.space.get("constraints", ()):
+    constraints = plan.space.get("constraints", ())
+    for demand in constraints:
         kind = demand.get("kind")
         if kind == "must_fuse":
             yield from _together(facts, plan, demand["nodes"])
@@ -29,6 +34,11 @@ def broken(facts: Facts, plan: Plan) -> Iterator[Violation]:
             yield from _kept(facts, plan, demand["values"])
         elif kind == "peak_bytes":
             yield from _memory(facts, plan, int(demand["limit_bytes"]))
+        elif kind == "fusion_off":
+            yield from fused_anyway(facts, plan, demand)
+        elif kind == "min_gain_s":
+            named = {name for other in constraints if other["kind"] == "must_fuse" for name in other["nodes"]}
+            yield from _little_gain(facts, plan, float(demand["least_s"]), {core for name in named for core in _stands_for(facts, name)})
 
 
 def _stands_for(facts: Facts, name: str) -> set[str]:
@@ -71,6 +81,46 @@ def _memory(facts: Facts, plan: Plan, limit: int) -> Iterator[Violation]:
         for unread in left.values():
             unread.difference_update(group.nodes)
         alive = {value: size for value, size in alive.items() if value in facts.returned or left.get(value)}
+
+
+def _little_gain(facts: Facts, plan: Plan, least_s: float, exempt: set[str]) -> Iterator[Violation]:
+    """Groups that save less than they have to, whatever the schedules of their nodes; groups that were demanded are exempt."""
+    try:
+        model = costmodels.model(plan.cost_model, plan.weights)
+    except costmodels.CostModelError:
+        return  # reported elsewhere
+    least = costmodels.attoseconds(least_s)
+    for k, group in enumerate(plan.groups):
+        if len(group.nodes) > 1 and not exempt & set(group.nodes):
+            most = sum(_alone_at_most(facts, plan, step, model) for step in _steps(facts, group))
+            if most - group.cost_as < least:
+                saved = (most - group.cost_as) * 1e-18
+                yield Violation("demand", f"group {k} ({shown(group.nodes)})", f"saves at most {saved:.3g} s, which min_gain_s forbids")
+
+
+def _alone_at_most(facts: Facts, plan: Plan, step: Step, model: costmodels.CostModel) -> int:
+    """The cost of one node that stores all it computes, at the best of a few legal schedules."""
+    stores = set(step.node.outputs)
+    digits = Digits([step], plan.profile.line_bytes)
+    costs = []
+    for tiles in _schedules(step):
+        features = Counts(facts, [step], stores, tiles, digits, plan.profile.line_bytes).features()
+        fits = features.scratch_bytes <= plan.profile.fast_memory_bytes
+        if fits and not any(ScheduleCheck([step], stores, tiles, digits, "").violations()):
+            costs.append(costmodels.attoseconds(model.cost_s(model.terms(features, plan.profile), plan.profile)))
+    return min(costs, default=plan.cost_as)
+
+
+def _schedules(step: Step) -> Iterator[tuple[Tile, ...]]:
+    """No outer loop; every loop that may be one, apart in blocks of one; and all as one, in blocks of each power of two."""
+    yield ()
+    barred = {*step.domain.scattered, *step.domain.serial}
+    parallel = [(index, n) for index, n in enumerate(step.extents[: step.domain.rank]) if n > 1 and index not in barred]
+    loops = tuple(OuterLoop(n, {step.name: (index, 1)}) for index, n in parallel)
+    if loops and step.spec.kind != "opaque":
+        yield tuple(Tile(1, (loop,)) for loop in loops)
+        points = prod(n for _, n in parallel)
+        yield from ((Tile(1 << k, loops),) for k in range(points.bit_length()))
 
 
 def _scratch_bytes(facts: Facts, plan: Plan, group: PlanGroup) -> int:

@@ -46,7 +46,7 @@ def illegal(
         made[operand.base]
         for step in steps
         for operand in step.operands
-        if step.spec.kind == "window" and operand.base in made and _slides(operand)
+        if step.spec.kind == "window" and operand.base in made and slides(operand)
     }
     for name in sorted((set(heavy) if len(heavy) > 1 else set()) | windowed):
         if name not in shared:
@@ -77,7 +77,7 @@ def illegal(
             yield Violation("forbidden", where, f"{profile.name} forbids {' with '.join(rule.nodes)}: {rule.reason}")
 
 
-def _slides(operand: Operand) -> bool:
+def slides(operand: Operand) -> bool:
     """Whether some index is anything else than one loop."""
     dims = zip(operand.access.dims, operand.shape, strict=True)
     return any(n != 1 and (dim.indirect or dim.offset != 0 or [c for _, c in dim.terms] != [1]) for dim, n in dims)
