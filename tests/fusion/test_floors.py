@@ -8,6 +8,7 @@ import pytest
 import costmodels
 import fusion_search as fs
 from fusion_search.fusion.coarse import CoarseSpace
+from fusion_search.fusion.copies import copyable
 from fusion_search.fusion.floors import MOST, RunFloors
 from fusion_search.fusion.program import Program
 from fusion_search.fusion.space import GroupSpace
@@ -45,6 +46,26 @@ def test_floors_of_random_graphs(seed: int, profile: str, model: str) -> None:
         total = sum(price for group in groups if (price := space.cost(group)) is not None)
         assert floors.whole() <= total
     assert floors.whole() <= exact(space).cost
+
+
+def test_floors_of_nodes_that_may_be_computed_twice() -> None:
+    """A copy stands beside its reader, so that a run which holds both neither reads nor writes the value."""
+    copied = 0
+    for seed in range(120):
+        graph = random_graph(seed, size=8)
+        program = Program(graph, copyable(Program(graph)))
+        if not program.copies or len(program.members) > 16:
+            continue
+        space = GroupSpace(program, fs.load_profile(["local", "nvidia-h100-sxm"][seed % 2]), costmodels.model("weighted"))
+        facts, floors = derive_facts(space), RunFloors(program, space.profile, space.model, range(space.n), space.max_nodes)
+        for i, row in enumerate(floors.rows()):
+            for k, floor in enumerate(row):
+                group = ((1 << (k + 1)) - 1) << i
+                price = space.cost(group) if k == 0 or structurally_fit(space, facts, group) else None
+                assert price is None or floor <= price, (seed, i, k)
+        assert floors.whole() <= exact(space).cost, seed
+        copied += 1
+    assert copied > 30
 
 
 @pytest.mark.parametrize("profile", ["local", "nvidia-h100-sxm"])

@@ -56,23 +56,25 @@ def ladder(steps: int) -> fs.Graph:
 
 
 @pytest.mark.parametrize("most", [2, 3, 256])
-@pytest.mark.parametrize("seed", range(40))
-def test_no_plan_is_cheaper_than_the_floors(seed: int, most: int) -> None:
-    space = space_of(random_graph(seed, size=7), most, ["local", "nvidia-h100-sxm"][seed % 2])
-    if not 0 < space.n <= 9:
-        pytest.skip("nothing for the oracle")
-    borders = space.floors(range(space.n)).borders()
-    if borders is None:
-        pytest.skip("nodes that may be computed twice")
-    best, _ = exhaustive(space)
-    narrow = narrow_path(space, range(space.n), borders, NEVER)
-    assert narrow is not None
-    assert narrow.bound <= best
-    assert not narrow.groups or sum(narrow.groups) == (1 << space.n) - 1
-    rng = np.random.default_rng(seed)
-    anywhere = [(int(p), int(q)) for p, q in product(range(3), range(3))]
-    for where in (places(borders), {v: anywhere[k] for v, k in enumerate(rng.permutation(9)[: space.n])}):
-        assert lattice_floor(borders, where) <= best
+def test_no_plan_is_cheaper_than_the_floors(most: int) -> None:
+    tried = 0
+    for seed in range(40):
+        space = space_of(random_graph(seed, size=7), most, ["local", "nvidia-h100-sxm"][seed % 2])
+        if not 0 < space.n <= 9:
+            continue  # nothing for the oracle
+        borders = space.floors(range(space.n)).borders()
+        assert borders is not None
+        best, _ = exhaustive(space)
+        narrow = narrow_path(space, range(space.n), borders, NEVER)
+        assert narrow is not None
+        assert narrow.bound <= best, seed
+        assert not narrow.groups or sum(narrow.groups) == (1 << space.n) - 1, seed
+        rng = np.random.default_rng(seed)
+        anywhere = [(int(p), int(q)) for p, q in product(range(3), range(3))]
+        for where in (places(borders), {v: anywhere[k] for v, k in enumerate(rng.permutation(9)[: space.n])}):
+            assert lattice_floor(borders, where) <= best, seed
+        tried += 1
+    assert tried > 25
 
 
 @pytest.mark.parametrize("most", [4, 7, 12])
