@@ -6,7 +6,8 @@ in different groups and move v to u's group. The group of u now stores v in plac
 u's nest, in u's register. The other group reads v in place of u, or vanishes. Launches, traffic, spill, scratch and
 recomputation do not grow, the outer loops stay (v carries the loops that u, which was stored, had to carry), and no edge
 between groups is added. What could break is connection: v's readers were joined through v, and stay joined through the
-live-in v when that is larger than a cache line, or when there is one reader. So some optimal plan keeps u and v together,
+live-in v when that is larger than a cache line, or when there is one reader. In a horizontal group u ends a chain, which v makes longer;
+v, which reads nothing but u, was in none without it (`fusion.horizontal`). So some optimal plan keeps u and v together,
 and by induction whole chains.
 
 Copies of a node that may be recomputed (`fusion.copies`) are in no chain: a group may store one of them for some readers and still
@@ -102,6 +103,24 @@ class CoarseSpace:
     def hopeless(self, group: int) -> bool:
         """Whether neither the nodes behind nor any set that holds them is a legal group."""
         return self.fine.hopeless(self.expand(group))
+
+    def crowded(self, group: int) -> bool:
+        """Whether a set holds more chains of `heavy` than it may."""
+        return (group & self.heavy).bit_count() > self.max_heavy and self.fine.crowded(self.expand(group))
+
+    def room(self, group: int, candidates: int) -> int:
+        """Return those of some chains with each of which a set that is not crowded would not be crowded either."""
+        heads = group & self.heavy
+        count = heads.bit_count()
+        if count < self.max_heavy:
+            return candidates
+        near = candidates if count > self.max_heavy else candidates & self.heavy
+        if near and not self.fine.families.kin(self.expand(heads) & self.fine.heavy):
+            return candidates ^ near
+        for c in bits(near):
+            if self.crowded(group | 1 << c):
+                candidates ^= 1 << c
+        return candidates
 
     def floors(self, nodes: Sequence[int]) -> ChainFloors:
         """Return the floors of a sequence of chains, ascending."""

@@ -19,6 +19,7 @@ from costmodels import attoseconds
 from fusion_search.errors import UsageError
 from fusion_search.fusion.analysis import live_outs
 from fusion_search.fusion.demands import CONSTRAINTS, Constraint, FusionOff, Keep, MinGain, MustFuse, NeverFuse, PeakBytes
+from fusion_search.fusion.horizontal import Families
 from fusion_search.fusion.memory import LiveMemory
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.reasons import Reason
@@ -232,6 +233,8 @@ class ConstrainedSpace(GroupSpace):
             self.off[constraint.rule] = constraint
         if constraint.rule == "cross-block":
             self.max_heavy = 1
+        if constraint.rule == "horizontal":
+            self.families = Families(self.program, self._shares, self.max_heavy, self.max_heavy)
         if constraint.rule == "recomputation":
             self._whole += dict.fromkeys(self.program.copies.values())
             self.touched |= self.copied
@@ -397,6 +400,8 @@ class ConstrainedSpace(GroupSpace):
                 return constraint, 1 << node | readers
         if "cross-block" in self.off and self._crosses(group):
             return self.off["cross-block"], group & self.heavy
+        if "horizontal" in self.off and (group & self.heavy).bit_count() > self.max_heavy:
+            return self.off["horizontal"], group & self.heavy
         if whole and "multi-output" in self.off and group & (group - 1) and self._stored(group) > 1:
             return self.off["multi-output"], group
         return None

@@ -24,6 +24,7 @@ RULES_TO_SWITCH: dict[str, str] = {
     "reduction": "reductions in one group with anything else",
     "recomputation": "values that more than one group computes",
     "cross-block": "several contractions or windows in one group, and windows over values that the group computes",
+    "horizontal": "more than two contractions of one input in one group",
 }
 
 

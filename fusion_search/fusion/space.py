@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from costmodels import CostModel, GroupFeatures
 from fusion_search.fusion.analysis import Analysis, analyse, slides
+from fusion_search.fusion.horizontal import MAX_SIBLINGS, Families
 from fusion_search.fusion.lasting import refused_for_good
 from fusion_search.fusion.likeness import describe_nodes
 from fusion_search.fusion.loops import matched_operands
@@ -15,9 +16,10 @@ from fusion_search.fusion.reasons import Reason
 from hardware_profiles import Profile
 
 #: Name and version of the space, so that "optimal" always means optimal in a stated space.
-SPACE = "vertical+siblings+cross-block/2"
+SPACE = "vertical+siblings+cross-block+horizontal/3"
 MAX_NODES = 256
 #: Contractions and windows of one group: the two products of attention or of a feed-forward block, two projections of one input.
+#: Where all of them read one value alike, and little else is in the group, there may be more (`fusion.horizontal`).
 MAX_CONTRACTIONS = 2
 
 Emit = Callable[[Program, Analysis], Reason | None]
@@ -52,6 +54,8 @@ class GroupSpace:
         Sets that a group holds whole or not at all; none here (see `fusion.constraints`).
     touched : int
         Nodes that no chain may take in; none here.
+    families : Families
+        Contractions of which a group may hold more than `max_heavy`.
     """
 
     program: Program
@@ -68,6 +72,7 @@ class GroupSpace:
     max_heavy: int = field(init=False, default=MAX_CONTRACTIONS)
     joined: list[int] = field(init=False, default_factory=list)
     touched: int = field(init=False, default=0)
+    families: Families = field(init=False)
     refusals: dict[str, int] = field(init=False, default_factory=dict)
     _emits: dict[Hashable, Reason | None] = field(init=False, default_factory=dict)
     _memo: dict[Hashable, Priced | Reason] = field(init=False, default_factory=dict)
@@ -87,6 +92,7 @@ class GroupSpace:
                     self.neighbours[p] |= readers & ~(1 << p)
         for p, copies in program.copies.items():
             self.neighbours[p] |= copies & ~(1 << p)
+        self.families = Families(program, self._shares, MAX_CONTRACTIONS)
 
     def _mask(self, kinds: set[str]) -> int:
         return sum(1 << p for p, member in enumerate(self.program.members) if member.spec.kind in kinds)
@@ -148,6 +154,31 @@ class GroupSpace:
         if key not in self._hopeless:
             self._hopeless[key] = refused_for_good(self.program, group, self.profile.fast_memory_bytes)
         return self._hopeless[key]
+
+    def crowded(self, group: int) -> bool:
+        """True when a group holds more contractions and windows than it may."""
+        heads = group & self.heavy
+        if heads.bit_count() <= self.max_heavy:
+            return False
+        return self.max_heavy == 1 or not self.families.kin(heads) or bool(self.families.strange(group, heads))
+
+    def room(self, group: int, candidates: int) -> int:
+        """Return those of some nodes with each of which a group that is not crowded would not be crowded either."""
+        heads = group & self.heavy
+        count = heads.bit_count()
+        if count < self.max_heavy:
+            return candidates
+        if count == self.max_heavy:  # what is no contraction may join
+            near = candidates & self.heavy
+            kin = near & self.families.kin(heads) if near else 0
+            candidates ^= near ^ kin
+            near = kin
+        else:
+            near = candidates
+        for v in bits(near):
+            if self.crowded(group | 1 << v):
+                candidates ^= 1 << v
+        return candidates
 
     def blocked(self, u: int, v: int) -> bool:
         """True when no legal group holds both ends of the edge from u to v."""
@@ -216,7 +247,16 @@ class GroupSpace:
         found = [
             reason
             for reason in (
-                rule(group) for rule in (self._convex, self._lonely, self._size, self._contractions, self._own_copies, self._connected)
+                rule(group)
+                for rule in (
+                    self._convex,
+                    self._lonely,
+                    self._size,
+                    self._contractions,
+                    self._horizontal,
+                    self._own_copies,
+                    self._connected,
+                )
             )
             if reason
         ]
@@ -227,7 +267,7 @@ class GroupSpace:
         return found
 
     def _judge(self, group: int, key: Hashable) -> Priced | Reason:
-        for rule in (self._lonely, self._size, self._contractions):
+        for rule in (self._lonely, self._size, self._contractions, self._horizontal):
             reason = rule(group)
             if reason:
                 return reason
@@ -283,10 +323,24 @@ class GroupSpace:
         return None
 
     def _contractions(self, group: int) -> Reason | None:
-        heavy = group & self.heavy
-        if heavy.bit_count() > self.max_heavy:
-            return Reason("contractions", self.program.names(heavy), remedy=f"at most {self.max_heavy} contractions and windows")
-        return None
+        heads = group & self.heavy
+        if heads.bit_count() <= self.max_heavy or (self.max_heavy > 1 and self.families.kin(heads)):
+            return None
+        remedy = f"at most {self.max_heavy} contractions and windows"
+        if self.max_heavy > 1:
+            remedy += f", or all {self.max_heavy + 1} to {MAX_SIBLINGS} that read one value through the same map"
+        return Reason("contractions", self.program.names(heads), remedy=remedy)
+
+    def _horizontal(self, group: int) -> Reason | None:
+        """Behind each contraction of a horizontal group stands a chain of maps, and nothing else."""
+        heads = group & self.heavy
+        if heads.bit_count() <= self.max_heavy or self.max_heavy == 1 or not self.families.kin(heads):
+            return None
+        strange = self.families.strange(group, heads)
+        if not strange:
+            return None
+        remedy = f"leave them out, or keep {self.max_heavy} of {', '.join(self.program.names(heads))}"
+        return Reason("horizontal", self.program.names(strange), remedy=remedy)
 
     def _own_copies(self, group: int) -> Reason | None:
         """A member reads its own copy of a value, or that value from memory; not from memory what the group computes."""

@@ -54,11 +54,12 @@ def describe(space: GroupSpace) -> dict[str, Any]:
     """Name the space that was searched: kinds of group, limits, and what was refused by rule."""
     described: dict[str, Any] = {
         "name": SPACE,
-        "kinds": ["vertical", "siblings of a shared live-in", "multi-output", "cross-block over a shared outer loop"],
+        "kinds": ["vertical", "siblings of a shared live-in", "multi-output", "cross-block over a shared outer loop", "horizontal"],
         "recomputation": f"of {len(set(space.program.copies.values()))} nodes, by each of up to {MAX_USES} uses",
         "reductions_split_over_blocks": False,
         "max_nodes": MAX_NODES,
         "max_contractions": space.max_heavy,
+        "max_siblings": space.families.most if space.max_heavy > 1 else space.max_heavy,
         "nodes": space.n,
         "emittable_only": space.can_emit is not None,
         "refused": dict(sorted(space.refusals.items())),

@@ -10,8 +10,9 @@ and there is no c). Every node of B but c is no cut node and has all its neighbo
 successors among them. The first and the last node of B in topological order are distinct; the one that is not c is
 therefore a source or a sink of S, and may go. If S has several leaf blocks, r is such a node in at most one of them, so
 take another; if S is one block, both first and last may go, and one of them is not r. By induction every such set
-grows from *its own lowest node* through connected convex sets. All other limits used here (heavy, solo, blocked,
-clashes, size, `hopeless`) pass to subsets, so they may stop growth; `cost` being None may not.
+grows from *its own lowest node* through connected convex sets. All other limits used here (solo, blocked,
+clashes, size, `hopeless`) pass to subsets, so they may stop growth; `cost` being None may not. So may `crowded`: a number
+of heavy nodes passes to subsets, and of the groups with more the space promises that such a v exists (`fusion.horizontal`).
 
 Why dominated groups may go
 ---------------------------
@@ -181,8 +182,8 @@ class _Grower:
             for group, (above, below, near, barred, best) in level.items():
                 looked |= near
                 rest = near & ~barred & ~group
-                if rest & heavy and (group & heavy).bit_count() >= max_heavy:
-                    rest &= ~heavy
+                if rest and (group & heavy).bit_count() >= max_heavy:
+                    rest = space.room(group, rest)
                 while rest:
                     low = rest & -rest
                     rest ^= low

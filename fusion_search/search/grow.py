@@ -80,7 +80,7 @@ def _sequence(space: GroupSpace, facts: Facts, left: int, waits: dict[int, int],
             return sequence
         best: tuple[int, int, int] | None = None
         for w in bits(near & left & ~group & ~barred):
-            if missing.get(w, waits[w]) or (heavy == space.max_heavy and space.heavy >> w & 1):
+            if missing.get(w, waits[w]) or (heavy + (space.heavy >> w & 1) > space.max_heavy and space.crowded(group | 1 << w)):
                 continue
             made_here = preds[w] & group
             closed = sum(outside[u] == 1 for u in bits(made_here))

@@ -98,7 +98,7 @@ class Partition:
         mask = one.mask | two.mask
         if one.barred & two.mask or mask.bit_count() > self._space.max_nodes:
             return 0
-        if (mask & self._space.heavy).bit_count() > self._space.max_heavy:
+        if self._space.crowded(mask):
             return 0
         return 0 if (one.below & two.above | two.below & one.above) & ~mask else mask
 

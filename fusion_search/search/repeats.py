@@ -11,7 +11,7 @@ legal and dominated alike, at the same cost. *By induction over the sets grown:*
   two, and on the nodes and edges of the paths between them; nodes are numbered topologically, so these paths lie between u and w, in the
   stretch.
 * Convexity: a node between two members of a set lies on a path between them, so in the stretch, by the same argument.
-* Size, the number of heavy nodes, and cost are the stretch's own.
+* Size, `crowded`, and cost are the stretch's own.
 
 Nodes that growth never joins do not matter, however far they reach: a mask that all layers read, say, is only "far". So that it
 is far in short graphs too, nodes are described for stretches of several lengths, and a growth is kept with the shortest

@@ -50,7 +50,7 @@ class Runs:
     groups : tuple of int
     cost : int
     bound : int
-        No partition into runs costs less.
+        No partition into runs of at most `max_heavy` heavy nodes costs less.
     priced : int
         Runs whose cost was asked for.
     """
@@ -67,7 +67,10 @@ def in_line(facts: Facts, sequence: Sequence[int]) -> bool:
 
 
 def _stops(space: GroupSpace, facts: Facts, sequence: Sequence[int]) -> list[int]:
-    """Index after the longest run from each node that holds no clash and no more heavy nodes than a group may. O(n) set operations."""
+    """Index after the longest run from each node that holds no clash and at most `max_heavy` heavy nodes. O(n) set operations.
+
+    Groups of more lie on no path (`GroupSpace.max_heavy`), so a sequence in line has none.
+    """
     n = len(sequence)
     place = {v: i for i, v in enumerate(sequence)}
     inside = sum(1 << v for v in sequence)

@@ -17,9 +17,9 @@ __all__ = ["Facts", "GroupSpace", "Tiebreak", "bits", "derive_facts", "structura
 class GroupSpace(Protocol):
     """Legal fusion groups of one graph and what each costs.
 
-    A legal group is connected in `neighbours`, convex in the whole graph, holds at most `max_heavy` nodes of `heavy`, no
-    node of `solo` unless alone, no blocked edge and at most `max_nodes` nodes. Singletons are always legal. Every further
-    rule lives in `cost` and need not be monotone: a superset of an illegal set may be legal.
+    A legal group is connected in `neighbours`, convex in the whole graph, not `crowded`, and holds no node of `solo` unless alone, no
+    blocked edge and at most `max_nodes` nodes. Singletons are always legal. Every further rule lives in `cost` and need not be
+    monotone: a superset of an illegal set may be legal.
     """
 
     @property
@@ -40,11 +40,11 @@ class GroupSpace(Protocol):
 
     @property
     def heavy(self) -> int:
-        """Nodes of which a group holds at most `max_heavy`."""
+        """Nodes of which a group holds at most `max_heavy`, unless `crowded` allows more."""
 
     @property
     def max_heavy(self) -> int:
-        """Most nodes of `heavy` in a group, at least one."""
+        """Most nodes of `heavy` in a group with anything else, and on a path within a group; at least one."""
 
     @property
     def solo(self) -> int:
@@ -60,6 +60,16 @@ class GroupSpace(Protocol):
     def cost(self, group: int) -> int | None:
         """Cost in attoseconds (at least 0), or None when the group is illegal. Asked of structurally fit sets only."""
 
+    def crowded(self, group: int) -> bool:
+        """Whether a group holds more nodes of `heavy` than it may: more than `max_heavy`, but for groups that the space names.
+
+        A connected and convex set of several nodes that is not crowded has a node other than its lowest without which it is
+        connected, convex and not crowded. With `max_heavy` of 1 the space names none.
+        """
+
+    def room(self, group: int, candidates: int) -> int:
+        """Those of some nodes with each of which a group that is not crowded would not be crowded either."""
+
     def hopeless(self, group: int) -> bool:
         """Whether neither an illegal group nor any that holds it is legal, as far as the space can tell cheaply."""
 
@@ -70,7 +80,7 @@ class GroupSpace(Protocol):
         """For each node a number that says what it is and how it stands to the nodes around it; None when nothing is known.
 
         Two stretches of at most `reach` consecutive nodes with equal descriptions have the same `preds`, `neighbours`,
-        `heavy`, `solo` and `blocked` among their own nodes, and the same cost and legality for each set inside them.
+        `heavy`, `solo` and `blocked` among their own nodes, and the same `crowded`, cost and legality for each set inside them.
         """
 
 
@@ -166,7 +176,7 @@ def structurally_fit(space: GroupSpace, facts: Facts, group: int) -> bool:
         barred |= facts.clash[v]
     if not group or barred & group or above & below & ~group or group.bit_count() > space.max_nodes:
         return False
-    if (group & space.heavy).bit_count() > space.max_heavy:
+    if space.crowded(group):
         return False
     reached, fresh = 0, group & -group
     while fresh:

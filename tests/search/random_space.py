@@ -16,7 +16,32 @@ def members(mask: int) -> list[int]:
     return [v for v in range(mask.bit_length()) if mask >> v & 1]
 
 
-class RandomSpace:
+class Counted:
+    """Counts heavy nodes; more than `max_heavy` of one family are allowed with a chain of nodes behind each, word for word."""
+
+    heavy: int
+    max_heavy: int
+    preds: list[int]
+    succs: list[int]
+    families: Sequence[int] = ()
+
+    def crowded(self, group: int) -> bool:
+        heads = members(group & self.heavy)
+        if len(heads) <= self.max_heavy:
+            return False
+        if self.max_heavy == 1 or not any(all(family >> v & 1 for v in heads) for family in self.families):
+            return True
+        for v in members(group):
+            reads, readers = members(self.preds[v] & group), members(self.succs[v] & group)
+            if len(readers) > 1 or len(reads) != (0 if v in heads else 1):
+                return True
+        return False
+
+    def room(self, group: int, candidates: int) -> int:
+        return sum(1 << v for v in members(candidates) if not self.crowded(group | 1 << v))
+
+
+class RandomSpace(Counted):
     """A space over given edges. Everything random is a hash of the seed and the structure of the group."""
 
     def __init__(
@@ -28,6 +53,7 @@ class RandomSpace:
         labels: Sequence[Hashable] | None = None,
         heavy: int = 0,
         max_heavy: int = 1,
+        families: Sequence[int] = (),
         solo: int = 0,
         blocked: Sequence[tuple[int, int]] = (),
         max_nodes: int = 256,
@@ -36,6 +62,10 @@ class RandomSpace:
         flavour: str = "mixed",
     ) -> None:
         self.n, self.heavy, self.solo, self.max_nodes, self.max_heavy = n, heavy, solo, max_nodes, max_heavy
+        self.families = tuple(families)
+        for family in families:  # what they read joins them
+            assert not family & ~heavy
+            siblings = [*siblings, *((u, v) for u in members(family) for v in members(family) if u < v)]
         self.preds, self.succs, self.neighbours = [0] * n, [0] * n, [0] * n
         for u, v in edges:
             assert u < v
@@ -77,7 +107,7 @@ class RandomSpace:
 
     def _structural(self, group: int) -> bool:
         nodes = members(group)
-        if len(nodes) > self.max_nodes or (group & self.heavy).bit_count() > self.max_heavy or group & self.solo:
+        if len(nodes) > self.max_nodes or self.crowded(group) or group & self.solo:
             return False
         reached, fresh = 0, 1 << nodes[0]
         while fresh:
@@ -111,6 +141,12 @@ class RandomSpace:
         return draw.randrange(1, 6 + 4 * size)
 
 
+def random_families(draw: random.Random, n: int, heavy: int) -> list[int]:
+    """Up to two families of heavy nodes that may overlap, one of them often all there are."""
+    found = [heavy] if draw.random() < 0.4 else []
+    return found + [heavy & draw.getrandbits(n) for _ in range(draw.choice([0, 0, 1]))]
+
+
 def random_space(draw: random.Random, most: int) -> RandomSpace:
     """A random space of 1 to `most` nodes."""
     n = draw.randint(1, most)
@@ -119,13 +155,15 @@ def random_space(draw: random.Random, most: int) -> RandomSpace:
     edges = [pair for pair in pairs if draw.random() < density]
     siblings = [pair for pair in pairs if draw.random() < draw.choice([0.0, 0.15])]
     max_heavy = draw.choice([1, 1, 2, 3])
-    heavy = sum(1 << v for v in range(n) if draw.random() < 0.15 * max_heavy)
+    rate = draw.choice([0.15 * max_heavy, 0.15 * max_heavy, 0.6])
+    heavy = sum(1 << v for v in range(n) if draw.random() < rate)
     return RandomSpace(
         n,
         edges,
         siblings=siblings,
         heavy=heavy,
         max_heavy=max_heavy,
+        families=random_families(draw, n, heavy),
         solo=sum(1 << v for v in range(n) if draw.random() < 0.05),
         blocked=[edge for edge in edges if draw.random() < 0.1],
         max_nodes=draw.choice([256, 256, 4]),
@@ -135,7 +173,35 @@ def random_space(draw: random.Random, most: int) -> RandomSpace:
     )
 
 
-class NetworkSpace:
+def fanned_space(draw: random.Random, most: int) -> RandomSpace:
+    """A family of three or four heavy nodes, chains behind them, and a few nodes and edges that fit no chain."""
+    heads = draw.choice([3, 3, 4])
+    n = draw.randint(heads + 1, most)
+    first = draw.randint(0, min(2, n - heads - 1))  # what comes before the family
+    ends = list(range(first, first + heads))
+    edges = [(v, draw.choice(ends)) for v in range(first)]
+    for v in range(first + heads, n):
+        end = draw.randrange(heads)
+        edges.append((ends[end], v))
+        ends[end] = v
+        edges += [(u, v) for u in range(v) if draw.random() < 0.08]
+    heavy = sum(1 << v for v in range(n) if first <= v < first + heads or draw.random() < 0.1)
+    return RandomSpace(
+        n,
+        sorted(set(edges)),
+        siblings=[(u, v) for u in range(n) for v in range(u + 1, n) if draw.random() < 0.05],
+        heavy=heavy,
+        max_heavy=2,
+        families=[((1 << heads) - 1) << first],
+        blocked=[edge for edge in edges if draw.random() < 0.05],
+        max_nodes=draw.choice([256, 256, 5]),
+        seed=draw.randrange(1 << 30),
+        hole_rate=draw.choice([0.0, 0.2, 0.5]),
+        flavour=draw.choice(["mixed", "sub", "super", "ties"]),
+    )
+
+
+class NetworkSpace(Counted):
     """A space with costs like a memory-bound cost model: boundary values read and written, a launch for each group.
 
     Parameters

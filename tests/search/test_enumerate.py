@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+
+import pytest
 
 from fusion_search.search.baselines import fuse_all
 from fusion_search.search.enumerate import enumerate_groups, join_components
 from fusion_search.search.oracle import exhaustive
 from fusion_search.search.space import derive_facts, structurally_fit
-from tests.search.random_space import RandomSpace, members, random_space, transformer
+from tests.search.random_space import RandomSpace, fanned_space, members, random_space, transformer
 
 
 def everything(space: RandomSpace) -> int:
@@ -28,9 +31,11 @@ def restricted(space: RandomSpace, group: int) -> RandomSpace:
     return Inner(len(nodes), [(at[u], at[v]) for u in nodes for v in members(space.succs[u] & group)])
 
 
-def test_every_group_is_found_once() -> None:
+@pytest.mark.parametrize("draw_space", [random_space, fanned_space])
+def test_every_group_is_found_once(draw_space: Callable[[random.Random, int], RandomSpace]) -> None:
+    crowds = 0
     for seed in range(250):
-        space = random_space(random.Random(seed), 8)
+        space = draw_space(random.Random(seed), 8)
         found = enumerate_groups(space, derive_facts(space), everything(space))
         assert found.complete
         legal = {mask: cost for mask in range(1, 1 << space.n) if (cost := space.cost(mask)) is not None}
@@ -40,6 +45,8 @@ def test_every_group_is_found_once() -> None:
         assert len(kept) + found.dominated == len(legal)
         for mask in sorted(set(legal) - set(kept)):
             assert exhaustive(restricted(space, mask))[0] < legal[mask]
+        crowds += any((mask & space.heavy).bit_count() > space.max_heavy for mask in kept)
+    assert crowds > (100 if draw_space is fanned_space else 2)
 
 
 def test_structure_that_clashes_is_never_joined() -> None:

@@ -18,7 +18,7 @@ from fusion_search.search.exact import exact
 from fusion_search.search.improve import plan_cost
 from fusion_search.search.oracle import exhaustive
 from fusion_search.search.result import SearchResult
-from tests.search.random_space import RandomSpace, conv_net, members, random_space, transformer, wide
+from tests.search.random_space import RandomSpace, conv_net, fanned_space, members, random_space, transformer, wide
 from tests.search.soundness import assert_certified, down_set_optimum, mutual_wait
 
 SEEDS = st.integers(min_value=0, max_value=10**9)
@@ -34,6 +34,16 @@ def test_equals_the_oracle(seed: int) -> None:
     assert result.status == "optimal"
     assert result.cost == cost
     assert len(result.groups) == len(groups)
+
+
+@settings(derandomize=True, max_examples=800, deadline=None, database=None)
+@given(SEEDS)
+def test_equals_the_oracle_where_more_heavy_nodes_share_a_group(seed: int) -> None:
+    space = fanned_space(random.Random(seed), 9)
+    result = exact(space)
+    assert_certified(space, result)
+    assert result.status == "optimal"
+    assert result.cost == exhaustive(space)[0]
 
 
 @settings(derandomize=True, max_examples=150, deadline=None, database=None)
@@ -132,6 +142,7 @@ def shuffled(space: RandomSpace, draw: random.Random) -> RandomSpace:
         labels=[space.labels[v] for v in order],
         heavy=moved(space.heavy),
         max_heavy=space.max_heavy,
+        families=[moved(family) for family in space.families],
         solo=moved(space.solo),
         blocked=[(at[u], at[v]) for u, v in edges if space.blocked(u, v)],
         max_nodes=space.max_nodes,

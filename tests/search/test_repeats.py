@@ -39,7 +39,8 @@ class CountedSpace(RandomSpace):
         for v in range(self.n):
             blocked = sum(1 << u for u in members(self.preds[v]) if self.blocked(u, v))
             marks = (self.labels[v], self.heavy >> v & 1, self.solo >> v & 1)
-            looks = (*marks, near(v, self.preds[v]), near(v, self.neighbours[v]), near(v, blocked))
+            kin = tuple(near(v, family) for family in self.families if family >> v & 1)
+            looks = (*marks, kin, near(v, self.preds[v]), near(v, self.neighbours[v]), near(v, blocked))
             found.append(numbers.setdefault(looks, len(numbers)))
         return found
 
@@ -52,9 +53,11 @@ def repeated_space(draw: random.Random) -> CountedSpace:
     inner = [pair for pair in pairs if draw.random() < 0.5]
     beside = [pair for pair in pairs if draw.random() < 0.1]
     links = [(u, v) for u in range(size) for v in range(size) if draw.random() < 0.15]
-    chosen = {kind: [v for v in range(size) if draw.random() < rate] for kind, rate in (("heavy", 0.3), ("solo", 0.1), ("far", 0.3))}
+    rates = {"heavy": draw.choice([0.3, 0.7]), "solo": 0.1, "far": 0.3}
+    chosen = {kind: [v for v in range(size) if draw.random() < rate] for kind, rate in rates.items()}
+    family = [v for v in chosen["heavy"] if draw.random() < 0.8]
     barred = [pair for pair in inner if draw.random() < 0.2]
-    edges, siblings, blocked = [], [], []
+    edges, siblings, blocked, families = [], [], [], []
     labels: list[Hashable] = [("before", v) for v in range(before)]
     marks = {"heavy": 0, "solo": 0}
     for cell in range(cells):
@@ -66,6 +69,7 @@ def repeated_space(draw: random.Random) -> CountedSpace:
         blocked += [(at + u, at + v) for u, v in barred]
         if cell:
             edges += [(at - size + u, at + v) for u, v in links]
+        families.append(sum(1 << at + v for v in family))
         edges += [(far, at + v) for far in range(before) for v in chosen["far"]]
         for kind in marks:
             marks[kind] |= sum(1 << at + v for v in chosen[kind])
@@ -77,6 +81,7 @@ def repeated_space(draw: random.Random) -> CountedSpace:
         heavy=marks["heavy"],
         solo=marks["solo"],
         max_heavy=draw.choice([1, 2]),
+        families=families,
         blocked=blocked,
         max_nodes=draw.choice([3, 4, 6]),
         seed=draw.randrange(1 << 30),

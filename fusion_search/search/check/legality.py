@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import networkx as nx
 
@@ -14,6 +15,7 @@ from .facts import Facts, Operand, Step, Violation, shown
 
 MAX_NODES = 256
 MAX_CONTRACTIONS = 2
+MAX_SIBLINGS = 4
 
 
 def live_ins(steps: Sequence[Step]) -> dict[str, int]:
@@ -38,9 +40,12 @@ def illegal(
     if writers:
         yield Violation("scatter", where, f"{shown(writers)} cannot share a kernel: data says where they write")
     heavy = [step.name for step in steps if step.spec.kind in ("contract", "window")]
-    if len(heavy) > MAX_CONTRACTIONS:
-        yield Violation("contractions", where, f"{len(heavy)} contractions and windows, at most {MAX_CONTRACTIONS} are allowed")
     made = {value: step.name for step in steps for value in step.node.outputs}
+    if len(heavy) > MAX_CONTRACTIONS:
+        if not _siblings(facts, heavy, profile.line_bytes):
+            yield Violation("contractions", where, f"{len(heavy)} contractions and windows, at most {MAX_CONTRACTIONS} are allowed")
+        elif odd := _outside_chains(steps, heavy, made):
+            yield Violation("horizontal", where, f"beside {len(heavy)} contractions, {shown(odd)} in no chain behind one")
     shared = {name for tile in tiles for loop in tile.loops for name in loop.carried}
     windowed = {
         made[operand.base]
@@ -75,6 +80,37 @@ def illegal(
     for rule in profile.forbidden:
         if present.issuperset(rule.nodes):
             yield Violation("forbidden", where, f"{profile.name} forbids {' with '.join(rule.nodes)}: {rule.reason}")
+
+
+def _siblings(facts: Facts, heavy: Sequence[str], line_bytes: int) -> bool:
+    """Whether some value is read alike by all of these contractions, and by not too many others of the graph."""
+    first = facts.steps[heavy[0]]
+    for operand in first.operands:
+        dims = zip(operand.access.dims, operand.shape, strict=True)
+        walked = any(n > 1 and loop < first.domain.rank for dim, n in dims for loop, _ in dim.terms)
+        if operand.nbytes > line_bytes and walked and not operand.parameter and not slides(operand):
+            alike = {name for name in facts.readers[operand.base] if _reads_alike(facts.steps[name], operand, first)}
+            if alike.issuperset(heavy) and len(alike) <= MAX_SIBLINGS:
+                return True
+    return False
+
+
+def _reads_alike(step: Step, operand: Operand, first: Step) -> bool:
+    """Whether a contraction or window reads a value as another one does."""
+    return step.spec.kind in ("contract", "window") and step.domain.rank == first.domain.rank and operand in step.operands
+
+
+def _outside_chains(steps: Sequence[Step], heavy: Sequence[str], made: Mapping[str, str]) -> list[str]:
+    """Return the members but contractions that read no member, and maps that read one, as long as one at most reads them."""
+    reads = {step.name: {made[operand.base] for operand in step.operands if operand.base in made} for step in steps}
+    followers = Counter(name for names in reads.values() for name in names)
+    found = []
+    for step in steps:
+        maps = step.spec.kind in ("map", "gather") or (step.spec.kind == "layout" and step.spec.body is not None)
+        fits = not reads[step.name] if step.name in heavy else maps and len(reads[step.name]) == 1
+        if not fits or followers[step.name] > 1:
+            found.append(step.name)
+    return found
 
 
 def slides(operand: Operand) -> bool:

@@ -10,7 +10,7 @@ import networkx as nx
 from fusion_search.search.plan import Plan, PlanGroup
 
 from .facts import Facts, Violation, shown
-from .legality import slides
+from .legality import MAX_CONTRACTIONS, slides
 
 
 def fused_anyway(facts: Facts, plan: Plan, demand: Mapping[str, Any]) -> Iterator[Violation]:
@@ -90,10 +90,16 @@ def _cross_block(facts: Facts, names: list[str], _: PlanGroup) -> str:
     return ""
 
 
+def _horizontal(facts: Facts, names: list[str], _: PlanGroup) -> str:
+    heavy = [name for name in names if facts.steps[name].spec.kind in ("contract", "window")]
+    return f"holds {shown(heavy)}" if len(heavy) > MAX_CONTRACTIONS else ""
+
+
 _RULES: dict[str, Callable[[Facts, list[str], PlanGroup], str]] = {
     "siblings": _siblings,
     "multi-output": _multi_output,
     "contraction": _alone("contract", "window"),
     "reduction": _alone("reduce"),
     "cross-block": _cross_block,
+    "horizontal": _horizontal,
 }
