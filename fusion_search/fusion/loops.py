@@ -3,6 +3,9 @@
 Loops of extent 1 do not exist. Two loops are one where a composed read is the identity: along inner edges, and between
 readers of one live-in. Reads through views (reshapes) match factor by factor: loops are cut where a boundary of
 either shape falls, and the pieces, here called *atoms*, are unified. A group's loops are its atoms.
+
+More than `MAX_CONTRACTIONS` contractions that read one value alike are one wider contraction (`fusion.horizontal`): the columns of their
+results have nothing to do with each other, so that any may be computed beside any. Where they are as many for all, they are one loop.
 """
 
 from __future__ import annotations
@@ -14,8 +17,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from fusion_search.fusion.program import Member, Program, bits
+from fusion_search.ir.spec import Access
 
 Shape = tuple[int, ...]
+#: Contractions and windows of one group: the two products of attention or of a feed-forward block, two projections of one input.
+#: Where all of them read one value alike, and little else is in the group, there may be more (`fusion.horizontal`).
+MAX_CONTRACTIONS = 2
 _NONE: frozenset[int] = frozenset()
 
 
@@ -233,6 +240,7 @@ class _Unifier:
 
     def _collect(self, local: dict[int, int], line_bytes: int, dropped: set[int]) -> None:
         live_ins: dict[int, list[tuple[int, int]]] = {}
+        heads = [i for i, member in enumerate(self.members) if member.spec.kind in ("contract", "window")]
         for i, member in enumerate(self.members):
             for k, operand in enumerate(member.operands):
                 if operand.parameter:
@@ -252,7 +260,27 @@ class _Unifier:
                 if size > line_bytes:
                     owner = self.shared[base] = self.sets.add(len(operand.base_shape))
                     self.extent += operand.base_shape
+                    if len(heads) > MAX_CONTRACTIONS:
+                        self._join_columns(heads, reads)
             self.edges += [(i, k, owner, -1) for i, k in reads]
+
+    def _join_columns(self, heads: list[int], reads: list[tuple[int, int]]) -> None:
+        """Join the loops by which contractions do not read a value that all of them read alike."""
+        first = heads[0]
+        for way in dict.fromkeys(self._way(i, k) for i, k in reads if i == first):
+            if len({i for i, k in reads if i in heads and self._way(i, k) == way}) < len(heads):
+                continue
+            _, access, rank = way
+            walked = {loop for dim in access.dims for loop, _ in dim.terms}
+            for loop in range(rank):
+                if loop not in walked and len({self.members[i].domain.extents[loop] for i in heads}) == 1:
+                    for i in heads[1:]:
+                        self.sets.join(self.first[first] + loop, self.first[i] + loop)
+
+    def _way(self, i: int, k: int) -> tuple[Shape, Access, int]:
+        """The view, the map and the rank by which a member reads an operand."""
+        member = self.members[i]
+        return member.operands[k].shape, member.domain.reads[k], member.domain.rank
 
     def solve(self) -> GroupLoops:
         """Join the elements, cut them where views do, and number what comes out."""

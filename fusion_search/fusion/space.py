@@ -10,7 +10,7 @@ from fusion_search.fusion.analysis import Analysis, analyse, slides
 from fusion_search.fusion.horizontal import MAX_SIBLINGS, Families
 from fusion_search.fusion.lasting import refused_for_good
 from fusion_search.fusion.likeness import describe_nodes
-from fusion_search.fusion.loops import matched_operands
+from fusion_search.fusion.loops import MAX_CONTRACTIONS, matched_operands
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.reasons import Reason
 from hardware_profiles import Profile
@@ -18,9 +18,6 @@ from hardware_profiles import Profile
 #: Name and version of the space, so that "optimal" always means optimal in a stated space.
 SPACE = "vertical+siblings+cross-block+horizontal/3"
 MAX_NODES = 256
-#: Contractions and windows of one group: the two products of attention or of a feed-forward block, two projections of one input.
-#: Where all of them read one value alike, and little else is in the group, there may be more (`fusion.horizontal`).
-MAX_CONTRACTIONS = 2
 
 Emit = Callable[[Program, Analysis], Reason | None]
 

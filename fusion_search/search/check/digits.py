@@ -175,6 +175,7 @@ class Digits:
             self.extents.update({(owner, d): n for d, n in enumerate(reads[0][1].base_shape) if n != 1})
             for step, operand in reads:
                 outer += self._pairs(owner, step, operand)
+            outer += self._columns(reads)
         pairs = [*(pair for found in self.inner.values() for pair in found), *outer]
         cuts = self._cuts(pairs)
         if cuts is None:  # no common refinement: reshapes that cut a loop match nowhere
@@ -203,6 +204,19 @@ class Digits:
             ends = [_ends(_runs(shape), shape) for shape in (_pick(operand.base_shape, base_dims), _pick(operand.shape, view_dims))]
             if whole and _chain(ends[0] | ends[1]):
                 found.append(([(owner, d) for d in base_dims], [(step.name, loop) for loop in loops if loop is not None]))
+        return found
+
+    def _columns(self, reads: list[tuple[Step, Operand]]) -> list[Pair]:
+        """Pair the loops of equal extents by which three contractions or more do not read what all of them read as one does."""
+        heads = [step for step in self.steps.values() if step.spec.kind in ("contract", "window")]
+        found: list[Pair] = []
+        for read in {operand for step, operand in reads if step in heads[:1]} if len(heads) > 2 else ():
+            rank = heads[0].domain.rank
+            if all((step, read) in reads and step.domain.rank == rank for step in heads):
+                walked = {loop for dim in read.access.dims for loop, _ in dim.terms}
+                for loop in set(range(rank)) - walked:
+                    if {step.extents[loop] for step in heads} == {heads[0].extents[loop]} != {1}:
+                        found += [([(heads[0].name, loop)], [(step.name, loop)]) for step in heads[1:]]
         return found
 
     def _cuts(self, pairs: list[Pair]) -> dict[tuple[str, int], set[int]] | None:
