@@ -238,7 +238,7 @@ def _product_tiles(group: GroupAccess, heavy: int, panels: Panels, threads: int)
     others = actual(prod(group.extents[a] for a in group.outer if a not in within[0] | within[1]))
     # few rows do not pay for a copy of the right side: it is read once, best in long pieces
     width = PANEL_COLUMNS if plain and rows > 2 * KERNEL_ROWS else WIDE_COLUMNS
-    limits = panel_blocks(rows, columns, others, width, PANEL_ROWS, threads)
+    limits = panel_blocks(rows, columns, others, (PANEL_ROWS, width), (bool(panels[1]), bool(panels[0])), threads)
     tiles: dict[int, int] = {}
     for atoms, (_, panel), limit in zip(within, sides, reversed(limits), strict=True):
         if panel:
@@ -249,24 +249,28 @@ def _product_tiles(group: GroupAccess, heavy: int, panels: Panels, threads: int)
 
 
 @cache
-def panel_blocks(rows: int, columns: int, others: int, most_columns: int, most_rows: int, threads: int) -> tuple[int, int]:
+def panel_blocks(rows: int, columns: int, others: int, most: tuple[int, int], cut: tuple[bool, bool], threads: int) -> tuple[int, int]:
     """Choose the rows and columns of a product's blocks.
 
     Parameters
     ----------
     rows, columns, others : int
         Of the result; products of that shape.
-    most_columns, most_rows : int
-        Of a block.
+    most : tuple of int
+        Rows and columns of a block.
+    cut : tuple of bool
+        Whether rows and columns may be cut; what may not is whole in each block.
     threads : int
         How many share the blocks.
     """
+    most_rows, most_columns = most
     best = (float("inf"), KERNEL_ROWS, most_columns)
     few = max(-(-rows // most_rows), 1)
-    for cut in (most_columns, most_columns * 3 // 4, most_columns // 2):
+    for width in (most_columns, most_columns * 3 // 4, most_columns // 2) if cut[1] else (most_columns,):
         # vectors of columns; with fewer of them at once the micro-kernel is slower
-        pieces = [-(-min(cut, columns - start) // 16) * (0.9 + 0.1 * most_columns / cut) for start in range(0, columns, cut)]
-        for blocks in range(few, few + 2 * threads + 1):
+        pieces = [-(-min(width, columns - start) // 16) * (0.9 + 0.1 * most_columns / width) for start in range(0, columns, width)]
+        pieces = pieces if cut[1] else [sum(pieces)]
+        for blocks in range(few, few + 2 * threads + 1) if cut[0] else (1,):
             tall = -(-max(rows, 1) // (blocks * KERNEL_ROWS)) * KERNEL_ROWS
             heights = [min(tall, rows - start) for start in range(0, rows, tall)]
             # a vector costs its rows, and the copy of its right side
@@ -275,7 +279,7 @@ def panel_blocks(rows: int, columns: int, others: int, most_columns: int, most_r
             else:
                 whole = (sum(heights) + 4 * len(heights)) * sum(pieces) + 4 * len(heights) * len(pieces)
                 ends = whole * others / threads + (tall + 4) * 2
-            best = min(best, (ends, tall, cut))
+            best = min(best, (ends, tall, width))
     return best[1], best[2]
 
 
