@@ -248,6 +248,35 @@ def test_random_fans_against_every_partition(profile: str) -> None:
     assert held > 20
 
 
+@pytest.mark.parametrize("profile", ["amd-epyc-9654", "raspberry-pi-5"])
+def test_the_checker_counts_alike(profile: str) -> None:
+    """Siblings with as many columns share that loop, others do not; bytes, scratch and tiles are the checker's own, to the last bit."""
+    shared = apart = 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        widths = [rng.choice([96, 96, 128])] * 3 if rng.random() < 0.6 else [64, 96, 160]
+
+        def build(b: GraphBuilder, widths: list[int] = widths, rng: random.Random = rng) -> None:
+            x = b.input("x", F32, (*rng.choice([(), (2,)]), rng.choice([64, 128]), 64))
+            for k, n in enumerate(widths):
+                y = b.op("MatMul", x, weight(b, 64, n))
+                y = b.op("Add", y, weight(b, n)) if rng.random() < 0.7 else y
+                b.output(f"y{k}", b.op("Relu", y) if rng.random() < 0.5 else y)
+
+        graph = graph_of(build)
+        names = [node.name for node in graph.nodes]
+        plan = fs.price(graph, [names], fs.load_profile(profile))
+        assert isinstance(plan, fs.Plan), plan
+        assert fs.check(graph, plan) == []
+        last = len(graph.values[graph.nodes[0].output].shape) - 1
+        columns = [loop for tile in plan.groups[0].schedule.tiles for loop in tile.loops if (last, 1) in loop.carried.values()]
+        assert len(columns) == (len(set(widths)) == 1)
+        assert all(set(loop.carried) == set(names) for loop in columns)
+        shared, apart = shared + bool(columns), apart + (not columns)
+    assert shared > 10
+    assert apart > 10
+
+
 def test_random_inputs_give_the_same_numbers_in_one_group_and_in_three() -> None:
     graph = projections(3, epilogue=("Relu", "Exp"))
     names = [node.name for node in graph.nodes]

@@ -25,6 +25,12 @@ def two_products(b: GraphBuilder) -> None:
     b.output("y", b.op("MatMul", b.op("MatMul", b.input("x", "float32", (256, 64)), weight(b, 64, 32)), weight(b, 32, 64)))
 
 
+def projections(b: GraphBuilder) -> None:
+    x = b.input("x", "float32", (256, 64))
+    for k in range(3):
+        b.output(f"y{k}", b.op("MatMul", x, weight(b, 64, 32)))
+
+
 def copied(b: GraphBuilder) -> None:
     """A small row is expanded; two products read it."""
     row = b.input("row", "float32", (1, 512))
@@ -69,6 +75,10 @@ APART = [["ReduceMax_0"], ["Sub_1"], ["Exp_2"], ["ReduceSum_3"], ["Div_4"]]
         (two_products, [["MatMul_0", "MatMul_1"]], fs.fusion_off(rule="cross-block"), "holds MatMul_0, MatMul_1"),
         (two_products, [["MatMul_0", "MatMul_1"]], fs.fusion_off(rule="contraction"), "holds MatMul_0, MatMul_1 with another node"),
         (two_products, [["MatMul_0"], ["MatMul_1"]], fs.fusion_off(rule="cross-block"), ""),
+        (two_products, [["MatMul_0", "MatMul_1"]], fs.fusion_off(rule="horizontal"), ""),
+        (projections, [["MatMul_0", "MatMul_1", "MatMul_2"]], fs.fusion_off(rule="horizontal"), "holds MatMul_0, MatMul_1, MatMul_2"),
+        (projections, [["MatMul_0", "MatMul_1", "MatMul_2"]], fs.fusion_off(rule="cross-block"), "holds MatMul_0, MatMul_1, MatMul_2"),
+        (projections, [["MatMul_0", "MatMul_2"], ["MatMul_1"]], fs.fusion_off(rule="horizontal"), ""),
         (softmax, [["ReduceMax_0", "Sub_1"], *APART[2:]], fs.min_gain_s(1.0), "saves at most"),
         (softmax, [["ReduceMax_0", "Sub_1"], *APART[2:]], fs.min_gain_s(1e-12), ""),
     ],
