@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
 
-from fusion_search.codegen.access import Linear
-from fusion_search.codegen.blocks import contraction_loops
+from fusion_search.codegen.access import Linear, library_kernel
+from fusion_search.codegen.blocks import PANEL_COLUMNS, contraction_loops
 from fusion_search.codegen.emit import Emitter, Place
+from fusion_search.codegen.extents import actual
 from fusion_search.codegen.rt.gemm import gemm_scratch_bytes
+
+#: Bytes of a row of columns up to which the library reads a right side where it lies: four vectors of the micro-kernel.
+PANEL_BYTES = 256
+#: The copy of a right side for several products stays in the second-level cache, beside what else they read.
+SHARED_BYTES = 512 << 10
 
 
 def operand_address(e: Emitter, i: int, k: int) -> tuple[Place, Linear, str]:
@@ -18,30 +26,62 @@ def operand_address(e: Emitter, i: int, k: int) -> tuple[Place, Linear, str]:
     return e.memory_of(i, k)
 
 
-def emit_product(e: Emitter, i: int) -> None:
-    """Write the stage of a contraction, or of a convolution whose kernel is one point."""
-    w, product = e.w, contraction_loops(e.group, i)
-    result = e.places[i]
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A product in one block: what one call of the library takes, and the loops around the calls.
+
+    Attributes
+    ----------
+    left, right, target : tuple of (Place, Linear, str)
+        Where the operands and the result lie.
+    rows, columns, depth : tuple of int
+        Loops that one call runs through.
+    loops : list of int
+        Loops of the result around the calls.
+    outside : list of int
+        Loops of the depth around the calls.
+    """
+
+    left: tuple[Place, Linear, str]
+    right: tuple[Place, Linear, str]
+    target: tuple[Place, Linear, str]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    depth: tuple[int, ...]
+    loops: list[int]
+    outside: list[int]
+
+
+def call_of(e: Emitter, i: int) -> Call:
+    """Find what one call of a contraction's stage takes."""
+    product, result = contraction_loops(e.group, i), e.places[i]
     left, right = operand_address(e, i, product.left), operand_address(e, i, product.right)
     target = (result, Linear(dict(result.strides)), f"w{i}")
     rows = _chain(e, product.rows, (left[1], target[1]))
     columns = _chain(e, product.columns, (right[1], target[1]))
     depth = _chain(e, product.depth, (left[1], right[1]))
-    start = _row_bias(e, i, rows, columns) if depth == product.depth else None
-    bias = len(e.group.members[i].operands) > 2 and start is None
     walked = [a for a in (*product.batch, *product.rows, *product.columns) if a not in rows and a not in columns]
     loops = [a for a in walked if a not in e.group.outer or a in e.tiles]
+    return Call(left, right, target, rows, columns, depth, loops, [a for a in product.depth if a not in depth])
+
+
+def emit_product(e: Emitter, i: int) -> None:
+    """Write the stage of a contraction, or of a convolution whose kernel is one point."""
+    w, result, made = e.w, e.places[i], call_of(e, i)
+    left, right, target, rows, columns, depth = made.left, made.right, made.target, made.rows, made.columns, made.depth
+    outside = made.outside
+    start = None if outside else _row_bias(e, i, rows, columns)
+    bias = len(e.group.members[i].operands) > 2 and start is None
     size = 8 if result.code == "f8" else 4
     function = w.external("gemm_f64" if size == 8 else "gemm_f32")
     scratch = e.reserve("gemm scratch", gemm_scratch_bytes())
     with ExitStack() as stack:
         variables: dict[int, str] = {}
-        for atom in loops:
+        for atom in made.loops:
             variables[atom] = w.name("i")
             stack.enter_context(w.block(f"for {variables[atom]} in range({e.bound(atom)}):"))
         if bias:
             _emit_bias(e, i, variables, rows, columns)
-        outside = [a for a in product.depth if a not in depth]
         for atom in outside:
             variables[atom] = w.name("i")
             stack.enter_context(w.block(f"for {variables[atom]} in range({e.bound(atom)}):"))
@@ -53,10 +93,47 @@ def emit_product(e: Emitter, i: int) -> None:
         call = [_size(e, rows), _size(e, columns), _size(e, depth)]
         for (place, linear, key), (major, minor) in ((left, (rows, depth)), (right, (depth, columns))):
             call += [_at(e, place, linear, key, variables, size), _chain_step(e, key, linear, major), _chain_step(e, key, linear, minor)]
+        call[6:] = _shared_panel(e, i, made, size) or call[6:]
         call += [_at(e, *target, variables, size), _chain_step(e, target[2], target[1], rows), begin, f"S + {scratch}"]
         if not outside:
             _fetch_ahead(e, i, rows, columns, variables)
         w.put(f"call_address({function}, ({', '.join(call)}))")
+
+
+def _shared_panel(e: Emitter, i: int, made: Call, size: int) -> list[str]:
+    """Side by side in scratch, the columns of a block that several products read: copied by the first, as they would be for each.
+
+    Returns
+    -------
+    list of str
+        Address and strides of the copy; nothing where each product reads its right side by itself.
+    """
+    place, linear, key = made.right
+    columns = prod(e.tiles.get(a, e.group.extents[a]) for a in made.columns)
+    step, deep = -(-actual(columns) // 16) * 16, prod(e.group.extents[a] for a in made.depth)
+    apart = place.kind == "tensor" and made.columns and made.depth and linear.strides.get(made.columns[-1]) == 1
+    # of float64 a block of columns is wider than what the library reads in place
+    if not apart or size * PANEL_COLUMNS > PANEL_BYTES or deep * PANEL_BYTES > SHARED_BYTES:
+        return []
+    readers = [j for j, m in enumerate(e.group.members) if library_kernel(m) == "product" and _same_columns(call_of(e, j), made)]
+    if len(readers) < 2 or i not in readers:
+        return []
+    stages = [e.stage_of[j] for j in readers]
+    at = e.reserve(("panel", readers[0]), actual(deep) * step * size, (min(stages), max(stages)))
+    step_name = e.w.number(("panel step", readers[0]), step)
+    if e.stage_of[i] == min(stages):
+        source, copy, row = e.w.name("x"), e.w.name("x"), _chain_step(e, key, linear, made.depth)
+        e.w.put(f"{source} = p_{place.code}({place.address}, {_offset(e, place, linear, key, {})})")
+        e.w.put(f"{copy} = p_{place.code}(S + {at}, 0)")
+        with e.w.block(f"for k in range({_size(e, made.depth)}):"), e.w.block(f"for j in range({_size(e, made.columns)}):"):
+            e.w.put(f"{copy}[k * {step_name} + j] = {source}[k * {row} + j]")
+    return [f"S + {at}", f"np.int64({step_name})", "np.int64(1)"]
+
+
+def _same_columns(other: Call, made: Call) -> bool:
+    """Whether a product is one call whose right side is that of another."""
+    sides = [(call.right[0].key, call.right[1], call.columns, call.depth) for call in (other, made)]
+    return not other.loops and not other.outside and sides[0] == sides[1]
 
 
 def _fetch_ahead(e: Emitter, i: int, rows: tuple[int, ...], columns: tuple[int, ...], variables: dict[int, str]) -> None:

@@ -35,6 +35,29 @@ def test_both_threads_get_the_same_share_of_common_layers() -> None:
         assert -(-rows // row_block) * cuts % 2 == 0
 
 
+def test_blocks_of_products_cut_no_side_that_must_be_whole() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        rows, columns, others = (int(rng.choice(v)) for v in ([0, 1, 5, 64, 300, 5000], [0, 1, 16, 63, 196, 768], [0, 1, 8]))
+        for threads in (1, 2, 3, 16):
+            for cut in ((True, True), (False, True), (True, False)):
+                tall, wide = blocks.panel_blocks(rows, columns, others, (blocks.PANEL_ROWS, blocks.PANEL_COLUMNS), cut, threads)
+                assert 0 < wide <= blocks.PANEL_COLUMNS
+                assert tall % blocks.KERNEL_ROWS == 0
+                assert tall <= blocks.PANEL_ROWS if cut[0] else tall >= rows
+
+
+def test_threads_share_what_can_be_cut() -> None:
+    """Columns alone are cut: both threads get a like share of vectors, though rows could make up for it if they were cut."""
+    for columns in (196, 289, 784, 1225):
+        _, wide = blocks.panel_blocks(300, columns, 1, (blocks.PANEL_ROWS, blocks.PANEL_COLUMNS), (False, True), 2)
+        vectors = [-(-min(wide, columns - start) // 16) for start in range(0, columns, wide)]
+        ends = [0, 0]
+        for count in sorted(vectors, reverse=True):
+            ends[ends.index(min(ends))] += count
+        assert max(ends) <= 1.1 * sum(vectors) / 2 + 0.5, columns
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_text_does_not_depend_on_the_number_of_threads(name: str) -> None:
     program = Program(built(name))
@@ -54,3 +77,12 @@ def test_a_block_of_a_pointwise_convolution_is_of_one_image() -> None:
     kernel = build(program, analyse(program, (1 << len(program.members)) - 1, 64), threads=2)
     pixels = -(-28 * 28 // blocks.PANEL_COLUMNS)
     assert kernel.items == 8 * pixels
+
+
+def test_siblings_copy_what_all_of_them_read_once() -> None:
+    """Columns of a value that lie apart are put side by side for all products of a block; rows are read where they lie."""
+    for name, copies, calls in (("branches_of_one_point", 1, 4), ("three_projections_of_columns", 0, 3), ("three_projections", 0, 3)):
+        program = Program(built(name))
+        kernel = build(program, analyse(program, (1 << len(program.members)) - 1, 64), threads=2)
+        assert kernel.source.count("call_address") == calls
+        assert len(re.findall(r"for k in range\(.*\):\n *for j in", kernel.source)) == copies

@@ -47,6 +47,28 @@ def chain_of_maps(b: GraphBuilder) -> None:
 
 
 @case
+def three_projections(b: GraphBuilder) -> None:
+    x = b.input("x", F32, (300, 80))
+    for k in range(3):
+        y = b.op("Add", b.op("MatMul", x, weights(b, 80, 96)), weights(b, 96))
+        b.output(f"y{k}", b.op("Transpose", b.reshape(y, (300, 4, 24)), perm=(1, 0, 2) if k < 2 else (1, 2, 0)))
+
+
+@case
+def three_projections_of_columns(b: GraphBuilder) -> None:
+    x = b.input("x", np.float64, (80, 70))
+    for k, n in enumerate((33, 40, 7)):
+        b.output(f"y{k}", b.op("Relu", b.op("MatMul", weights(b, n, 80, dtype=np.float64), x)))
+
+
+@case
+def branches_of_one_point(b: GraphBuilder) -> None:
+    x = b.input("x", F32, (2, 1, 48, 13, 13))
+    for k, filters in enumerate((32, 20, 16, 3)):
+        b.output(f"y{k}", b.op("Relu", b.op("Conv", x, weights(b, 1, filters, 48, 1, 1), weights(b, 1, filters), **window(2))))
+
+
+@case
 def softmax_of_rows(b: GraphBuilder) -> None:
     b.output("y", softmax_of(b, b.input("x", F32, (64, 128)), 1))
 
