@@ -174,4 +174,6 @@ def _points(member: Member) -> int:
 
 
 def _nanoseconds(spec: OpSpec) -> float:
+    if spec.kind == "map" and spec.flop_class == "simple":
+        return 0.025 * max(spec.flops, 1)  # whole vectors, from cache to cache
     return {"none": 0.15, "simple": 0.15, "special": 0.6, "contract": 0.02}[spec.flop_class] * max(spec.flops, 1)

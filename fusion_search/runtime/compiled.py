@@ -68,6 +68,8 @@ class CompiledPlan:
         #: Inputs that are bound by their elements: those bound when it was planned, and those found to be needed.
         self._by_value = {*source.values, *source.asked} if source else set()
         self._latest_key: BindingKey | None = None
+        #: The short way of the latest binding; none where elements of inputs count, which it does not look at.
+        self._express = None if self._by_value else self.planned.express
         self._bound[tuple(sorted(self._dims.items())), values_key(source.values if source else {})] = self.planned
 
     @property
@@ -98,6 +100,11 @@ class CompiledPlan:
             For a missing or unknown name, another dtype, a shape that the model does not allow, or an array of `out` that cannot
             take its result.
         """
+        express = self._express
+        if express is not None:
+            found = express(feeds, out)
+            if found is not None:
+                return found
         arrays = self.checked(feeds)
         return self.for_feeds(arrays)(arrays, out)
 
@@ -118,6 +125,7 @@ class CompiledPlan:
             for old in [k for k in self._bound if self._bound[k] is not self.planned][:-KEPT_BINDINGS]:
                 del self._bound[old]
             self._latest = bound.graph
+            self._express = None if self._by_value else bound.express
             return bound
 
     def replan(self, *, time_limit_s: float = 60.0) -> Plan:
@@ -142,6 +150,7 @@ class CompiledPlan:
         found = graph.source
         values = found.values if found is not None else {}
         self._by_value.update(values)
+        self._express = None
         key = values_key(values)
         if key not in self._generics:
             generic = found.generic if found is not None else None
