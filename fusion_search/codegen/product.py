@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from math import prod
 
 from fusion_search.codegen.access import Linear
 from fusion_search.codegen.blocks import contraction_loops
 from fusion_search.codegen.emit import Emitter, Place
+from fusion_search.codegen.extents import actual
 from fusion_search.codegen.rt.gemm import gemm_scratch_bytes
 
 
@@ -33,7 +35,8 @@ def emit_product(e: Emitter, i: int) -> None:
     loops = [a for a in walked if a not in e.group.outer or a in e.tiles]
     size = 8 if result.code == "f8" else 4
     function = w.external("gemm_f64" if size == 8 else "gemm_f32")
-    scratch = e.reserve("gemm scratch", gemm_scratch_bytes())
+    copies = bool(depth) and actual(left[1].strides.get(depth[-1], 0)) != 1
+    scratch = e.reserve("gemm scratch", gemm_scratch_bytes(actual(prod(e.group.extents[a] for a in depth)), copies=copies))
     with ExitStack() as stack:
         variables: dict[int, str] = {}
         for atom in loops:

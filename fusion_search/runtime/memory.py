@@ -77,12 +77,10 @@ def plan_memory(graph: Graph, steps: Sequence[Step], threads: int) -> MemoryPlan
     results = tuple(name for name in plain if name in returned)
     passing = [name for name in plain if name not in returned]
     strides = {k: stride for k, step in enumerate(steps) if (stride := stride_of(step))}
-    # one thread runs a step that is one task
-    slots = {k: threads if isinstance(step := steps[k], KernelStep) and step.tasks > 1 else 1 for k in strides}
     arena = plan_buffers(
         [
             *(Lifetime(f"value {name}", graph.values[name].nbytes, first[name], last[name]) for name in passing),
-            *(Lifetime(f"scratch {k}", stride * slots[k], k, k) for k, stride in strides.items()),
+            *(Lifetime(f"scratch {k}", stride * slots_of(steps[k], threads), k, k) for k, stride in strides.items()),
         ]
     )
     return MemoryPlan(
@@ -100,6 +98,11 @@ def touched(graph: Graph, step: Step) -> list[str]:
     if isinstance(step, KernelStep):
         return sorted({slot.value for slot in step.kernel.slots if slot.value and not slot.external})
     return sorted({graph.base(name) for name in (*step.node.inputs, *step.node.outputs) if name})
+
+
+def slots_of(step: Step, threads: int) -> int:
+    """How many threads at most run a step at once: one for each of its tasks."""
+    return max(1, min(threads, step.tasks)) if isinstance(step, KernelStep) else 1
 
 
 def stride_of(step: Step) -> int:

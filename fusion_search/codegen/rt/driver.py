@@ -67,20 +67,21 @@ def _run_rows(rows, count, workers, counters):
                 lo = task * chunk
                 call_address(fn, (args, scratch_base, lo, min(lo + chunk, n)))
         else:
-            for t in range(workers):
-                taken[t * COUNTER] = t * tasks // workers
+            sharers = min(workers, tasks)
+            for t in range(sharers):
+                taken[t * COUNTER] = t * tasks // sharers
             # Each worker owns a contiguous range, the same in every step, so
             # what it wrote is still in its cache; when done it helps others.
             # A worker is an iteration, not a thread: two may share a thread,
             # one after the other, and no scratch slot is ever used twice at
             # the same time.
-            for t in prange(workers):
+            for t in prange(sharers):
                 scratch = scratch_base + t * scratch_stride
-                for v in range(workers):
+                for v in range(sharers):
                     w = t + v
-                    if w >= workers:
-                        w -= workers
-                    end = (w + 1) * tasks // workers
+                    if w >= sharers:
+                        w -= sharers
+                    end = (w + 1) * tasks // sharers
                     task = fetch_add(counters + w * COUNTER * 8, 1)
                     while task < end:
                         lo = task * chunk
@@ -105,7 +106,7 @@ def run_plan(
     count : int
         Number of steps.
     workers : int
-        Number of scratch slots; 0 means Numba's current number of threads,
+        Number of scratch slots, of which a step uses one for each of its tasks at most; 0 means Numba's current number of threads,
         which takes a microsecond to ask: pass it if known.
     """
     workers = workers or numba.get_num_threads()
