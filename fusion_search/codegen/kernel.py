@@ -81,7 +81,7 @@ class Kernel:
     reserved: tuple[Reservation, ...] = ()
 
 
-def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None, threads: int = 2) -> Kernel:
+def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None, threads: int = 2, direct: bool = False) -> Kernel:
     """Generate the kernel of a legal group that the generator can emit.
 
     Parameters
@@ -92,8 +92,11 @@ def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None 
         Tiles for some of the loops that are free in the kernel's blocks, in place of the generator's own.
     threads : int
         How many will share the blocks; their sizes suit that number.
+    direct : bool
+        Compute products and convolutions in the place of a result that is made from them, where that can be; scratch is the faster
+        place, since its rows lie side by side.
     """
-    e = Emitter(program, analysis, tiles, threads)
+    e = Emitter(program, analysis, tiles, threads, direct)
     items = e.open()
     e.w.compiler = _compiler(e)
     for k, stage in enumerate(e.stages):

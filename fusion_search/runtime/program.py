@@ -18,6 +18,7 @@ from fusion_search.errors import FeedError
 from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
 from fusion_search.runtime.express import Express, outside
+from fusion_search.runtime.fitting import fitted
 from fusion_search.runtime.memory import Scratch, plan_memory, stride_of
 from fusion_search.runtime.outputs import checked_outputs
 from fusion_search.runtime.ports import READABLE
@@ -83,11 +84,13 @@ class BoundPlan:
         self.threads = int(numba.get_num_threads())
         #: The kernels as the generator makes them, by nodes.
         self.kernels: dict[tuple[str, ...], Made] = {}
+        self._chosen: set[tuple[str, ...]] = set()
         self.steps = make_steps(graph, groups, self.threads, generic, self._remembering(choose))
+        self.memory = plan_memory(graph, self.steps, self.threads)
+        self._fit()
         before = loader.stats().compiled
         addresses = self._compile()
         self.compilations = loader.stats().compiled - before
-        self.memory = plan_memory(graph, self.steps, self.threads)
         self._given = {value.name for value in graph.inputs} | set(graph.constants)
         self.spaces = Workspaces(self._layout(addresses))
         self.express = self._express()
@@ -95,9 +98,20 @@ class BoundPlan:
     def _remembering(self, choose: Choose | None) -> Choose:
         def chosen(made: Made) -> Choice | None:
             self.kernels[made.nodes] = made
-            return choose(made) if choose else None
+            choice = choose(made) if choose else None
+            if choice is not None:
+                self._chosen.add(made.nodes)
+            return choice
 
         return chosen
+
+    def _fit(self) -> None:
+        """Cut blocks of what is chosen here, not of what was measured, where fusing would need more memory than it saves."""
+        own = {nodes: made for nodes, made in self.kernels.items() if nodes not in self._chosen}
+        fitting = fitted(self.graph, self.steps, self.memory, own, self.threads)
+        if fitting != self.steps:
+            self.steps = fitting
+            self.memory = plan_memory(self.graph, fitting, self.threads)
 
     @property
     def peak_bytes(self) -> int:

@@ -20,7 +20,7 @@ from fusion_search.codegen.kernel import scratch_apart
 from fusion_search.errors import FeedError
 from fusion_search.ir.graph import Graph
 from fusion_search.runtime.refit import RunGroup
-from fusion_search.runtime.steps import CallStep, KernelStep, make_steps
+from fusion_search.runtime.steps import CallStep, Choose, KernelStep, make_steps
 from fusion_search.testing.checked import AccessError, Array, Buffer, Memory
 from fusion_search.testing.standins import library, namespace
 
@@ -79,11 +79,19 @@ class Interpreter:
         The groups, or their node names, in an order in which they can run.
     generic : Graph, optional
         The model for generic extents, which gives the kernels their structure.
+    choose : callable, optional
+        Says how a kernel is to run in place of what the generator chooses.
     """
 
-    def __init__(self, graph: Graph, groups: Sequence[RunGroup] | Sequence[Sequence[str]], generic: Graph | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        groups: Sequence[RunGroup] | Sequence[Sequence[str]],
+        generic: Graph | None = None,
+        choose: Choose | None = None,
+    ) -> None:
         self.graph = graph
-        self.steps = make_steps(graph, groups, 2, generic)
+        self.steps = make_steps(graph, groups, 2, generic, choose)
 
     @property
     def kernels(self) -> int:
