@@ -51,7 +51,13 @@ class Emitter:
     """One kernel in the making; the modules for the kinds of stage write with it."""
 
     def __init__(
-        self, program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None, threads: int = 2, direct: bool = False
+        self,
+        program: Program,
+        analysis: Analysis,
+        tiles: Mapping[int, int] | None = None,
+        threads: int = 2,
+        direct: bool = False,
+        apart: bool = False,
     ) -> None:
         self.program, self.graph = program, program.graph
         self.group: GroupAccess = group_access(program, analysis)
@@ -62,6 +68,8 @@ class Emitter:
         if tiles:
             self.tiles = {a: _sized(tile, tiles[a]) if a in tiles and a not in self.whole else tile for a, tile in self.tiles.items()}
         self.w = Writer()
+        #: Whether stages share nothing but the item, so that each can be a function of its own.
+        self.apart = apart
         self.reserved: dict[str, Reservation] = {}
         self.now = 0  # the stage that is being written
         self.skip = absorbed(self.group, self.live_out)
@@ -102,7 +110,7 @@ class Emitter:
                 self.places[i] = Place("tensor", code, self.w.address(name), dict(group.writes[i].strides), name)
             elif not crossing and not made_whole:
                 self.places[i] = Place("register", code)
-            elif not spanned and self.stages[self.stage_of[i]].kind == "loop" and not self._addressed(i):
+            elif not spanned and self.stages[self.stage_of[i]].kind == "loop" and not self.apart and not self._addressed(i):
                 self.places[i] = Place("local", code, self.w.name("v"))
             else:
                 self.places[i] = self._scratch(i, spanned, code)

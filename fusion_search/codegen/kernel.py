@@ -15,6 +15,7 @@ from fusion_search.codegen.extents import actual
 from fusion_search.codegen.generic import emit_generic
 from fusion_search.codegen.nest import emit_loops
 from fusion_search.codegen.parts import emit_parts
+from fusion_search.codegen.pieces import is_long, source_in_pieces
 from fusion_search.codegen.pooling import emit_pool
 from fusion_search.codegen.product import emit_product
 from fusion_search.codegen.reductions import emit_reductions
@@ -96,17 +97,28 @@ def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None 
         Compute products and convolutions in the place of a result that is made from them, where that can be; scratch is the faster
         place, since its rows lie side by side.
     """
-    e = Emitter(program, analysis, tiles, threads, direct)
-    items = e.open()
-    e.w.compiler = _compiler(e)
-    for k, stage in enumerate(e.stages):
-        e.now = k
-        _emit(e, stage)
+    e, items, marks = _written(Emitter(program, analysis, tiles, threads, direct))
+    long = is_long(e.w, marks)
+    if long:
+        e, items, marks = _written(Emitter(program, analysis, tiles, threads, direct, apart=True))
+    source = source_in_pieces(e.w, "kernel", marks) if long else e.w.source("kernel")
     work = sum(_points(m) * _nanoseconds(m.spec) for m in e.group.members)
     reserved = tuple(e.reserved.values())
-    made = Kernel(e.w.source("kernel"), tuple(e.w.finished()), actual(items), 0, work, _blocks(e), reserved)
+    made = Kernel(source, tuple(e.w.finished()), actual(items), 0, work, _blocks(e), reserved)
     arena = plan_buffers([Lifetime(f"{part.slot:6}", part.nbytes, part.first, part.last) for part in reserved])
     return placed(made, {int(name): offset for name, offset in arena.offsets.items()}, arena.nbytes)
+
+
+def _written(e: Emitter) -> tuple[Emitter, int, list[int]]:
+    """Write all stages; return the number of items, and the lines at which the stages begin."""
+    items = e.open()
+    e.w.compiler = _compiler(e)
+    marks = []
+    for k, stage in enumerate(e.stages):
+        e.now = k
+        marks.append(len(e.w.lines))
+        _emit(e, stage)
+    return e, items, marks
 
 
 def placed(kernel: Kernel, offsets: Mapping[int, int], nbytes: int) -> Kernel:

@@ -124,7 +124,7 @@ class BoundPlan:
         addresses: dict[str, int] = {}
         for step in self.steps:
             if isinstance(step, KernelStep) and step.kernel.source not in addresses:
-                addresses[step.kernel.source] = loader.load(HEADER + step.kernel.source, ["kernel"])["kernel"]
+                addresses[step.kernel.source] = _loaded(step, "kernel")
         return addresses
 
     def _layout(self, addresses: dict[str, int]) -> Layout:
@@ -188,7 +188,7 @@ class BoundPlan:
             elif slot.value == "":
                 yield FLAG, 0
             elif slot.external:
-                yield -1, LIBRARY[slot.value]()
+                yield -1, LIBRARY[slot.value]() if slot.value in LIBRARY else _loaded(step, slot.value)
             elif slot.value in self.constants:
                 yield -1, self.constants[slot.value].ctypes.data + slot.number
             elif slot.value in self._moving:
@@ -207,7 +207,7 @@ class BoundPlan:
         times : int
             How often one run runs it.
         """
-        address = loader.load(HEADER + step.kernel.source, ["kernel"])["kernel"]
+        address = _loaded(step, "kernel")
         entries = np.array([offset + (space.bases[base] if base >= 0 else 0) for base, offset in self._entries(step)], np.int64)
         scratch = aligned(stride_of(step) * self.threads, PAGE)
         row = (address, entries.ctypes.data, step.kernel.items, step.chunk, scratch.ctypes.data, stride_of(step))
@@ -320,6 +320,11 @@ class BoundPlan:
             else:
                 found[value.name] = array if mine or not isinstance(array, np.ndarray) else array.copy()
         return found
+
+
+def _loaded(step: KernelStep, name: str) -> int:
+    """Address of a kernel, or of a piece of it."""
+    return loader.load(HEADER + step.kernel.source, [name])[name]
 
 
 def _laid_out(array: Array, shape: tuple[int, ...]) -> Array:
