@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class CompiledPlan:
     Parameters
     ----------
     plan : Plan
+    progress : callable, optional
+        Told before each kernel is compiled or loaded which of how many it is.
 
     Attributes
     ----------
@@ -43,11 +45,11 @@ class CompiledPlan:
         Kernels compiled so far; those found in the disk cache do not count.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, progress: Callable[[str], None] | None = None) -> None:
         with collector_paused():  # thousands of small records, none of them garbage
-            self._compile(plan)
+            self._compile(plan, progress)
 
-    def _compile(self, plan: Plan) -> None:
+    def _compile(self, plan: Plan, progress: Callable[[str], None] | None) -> None:
         self.plan = plan
         source = plan.graph.source
         generic = source.generic if source else None
@@ -62,7 +64,7 @@ class CompiledPlan:
         self._latest = plan.graph
         tuned = {group.nodes: group.tuned for group in plan.groups if group.tuned is not None}
         self._choose = chooser(tuned)  # measured for the planned extents; others run as the generator chooses
-        self.planned = BoundPlan(plan.graph, self._groups, self._generic, self._choose)
+        self.planned = BoundPlan(plan.graph, self._groups, self._generic, self._choose, progress=progress)
         self.compilations = self.planned.compilations
         self._dims = dict(source.dims) if source else {}
         #: Inputs that are bound by their elements: those bound when it was planned, and those found to be needed.

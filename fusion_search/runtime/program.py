@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +64,8 @@ class BoundPlan:
         The model for generic extents, which gives the kernels their structure.
     choose : callable, optional
         Says how a kernel is to run in place of what the generator and the runtime choose.
+    progress : callable, optional
+        Told before each kernel is compiled or loaded which of how many it is.
 
     Attributes
     ----------
@@ -79,6 +81,8 @@ class BoundPlan:
         groups: Sequence[RunGroup] | Sequence[Sequence[str]],
         generic: Graph | None = None,
         choose: Choose | None = None,
+        *,
+        progress: Callable[[str], None] | None = None,
     ) -> None:
         self.graph = graph
         self.threads = int(numba.get_num_threads())
@@ -89,7 +93,7 @@ class BoundPlan:
         self.memory = plan_memory(graph, self.steps, self.threads)
         self._fit()
         before = loader.stats().compiled
-        addresses = self._compile()
+        addresses = self._compile(progress or (lambda text: None))
         self.compilations = loader.stats().compiled - before
         self._given = {value.name for value in graph.inputs} | set(graph.constants)
         self.spaces = Workspaces(self._layout(addresses))
@@ -120,11 +124,18 @@ class BoundPlan:
 
     # ------------------------------------------------------------------ building
 
-    def _compile(self) -> dict[str, int]:
+    def _compile(self, progress: Callable[[str], None]) -> dict[str, int]:
+        """Compile or load what is not loaded yet; return the address of each kernel by its text."""
+        kernels = {step.kernel.source: step for step in self.steps if isinstance(step, KernelStep)}
+        used = dict.fromkeys(slot.value or "" for step in kernels.values() for slot in step.kernel.slots if slot.external)
+        for name in used:
+            if name in LIBRARY:
+                progress(f"library function {name}")
+                LIBRARY[name]()
         addresses: dict[str, int] = {}
-        for step in self.steps:
-            if isinstance(step, KernelStep) and step.kernel.source not in addresses:
-                addresses[step.kernel.source] = _loaded(step, "kernel")
+        for k, (source, step) in enumerate(kernels.items(), 1):
+            progress(f"kernel {k} of {len(kernels)}")
+            addresses[source] = _loaded(step, "kernel")
         return addresses
 
     def _layout(self, addresses: dict[str, int]) -> Layout:
