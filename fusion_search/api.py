@@ -227,8 +227,14 @@ def replay(plan: Plan | str | os.PathLike[str], graph: Graph, *, time_limit_s: f
     )
 
 
-def compile(plan: Plan) -> CompiledPlan:
+def compile(plan: Plan, *, progress: Callable[[str], None] | None = None) -> CompiledPlan:
     """Compile a plan for this machine; compiling the same plan again gives the same object.
+
+    Parameters
+    ----------
+    plan : Plan
+    progress : callable, optional
+        Told before each kernel which of how many it is; from an empty cache, one takes a fraction of a second or a few.
 
     Returns
     -------
@@ -237,7 +243,7 @@ def compile(plan: Plan) -> CompiledPlan:
     """
     known = _compiled.get(id(plan))
     if known is None or known.plan is not plan:
-        known = CompiledPlan(plan)
+        known = CompiledPlan(plan, progress=progress)
         _compiled[id(plan)] = known
     return known
 

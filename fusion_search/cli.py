@@ -414,8 +414,8 @@ def _run(model: str, dims: dict[str, int], feeds: str | None, *, as_json: bool, 
     if facts["violations"]:
         print_json(facts) if as_json else _show_plan(planned, top)
         return UNSOUND
-    with step("compile"):
-        fs.compile(planned.plan)
+    with step("compile") as tell:
+        fs.compile(planned.plan, progress=tell)
     with step("verify against the reference"):
         verified = fs.verify(planned.plan, arrays)
     facts["verify"] = {key: getattr(verified, key) for key in ("ok", "max_abs", "max_rel", "reference")}

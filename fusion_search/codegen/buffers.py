@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 #: Every buffer starts on a cache line of its own.
 ALIGN = 64
@@ -55,6 +56,15 @@ def most_alive(values: Sequence[Lifetime]) -> int:
         alive += change[step]
         most = max(most, alive)
     return most
+
+
+def alive_by_step(values: Sequence[Lifetime], steps: int) -> list[int]:
+    """Bytes that are alive during each step."""
+    change = [0] * (steps + 1)
+    for value in values:
+        change[value.first] += value.size
+        change[value.last + 1] -= value.size
+    return list(accumulate(change))[:steps]
 
 
 def plan_buffers(values: Sequence[Lifetime]) -> Arena:

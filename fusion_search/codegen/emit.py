@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from fusion_search.codegen.access import GroupAccess, Linear, group_access, row_major
+from fusion_search.codegen.access import GroupAccess, Linear, group_access, library_kernel, row_major
 from fusion_search.codegen.blocks import choose_blocks, is_reduce
 from fusion_search.codegen.extents import Extent, actual
 from fusion_search.codegen.stages import absorbed, place
@@ -50,7 +50,15 @@ class Reservation:
 class Emitter:
     """One kernel in the making; the modules for the kinds of stage write with it."""
 
-    def __init__(self, program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None, threads: int = 2) -> None:
+    def __init__(
+        self,
+        program: Program,
+        analysis: Analysis,
+        tiles: Mapping[int, int] | None = None,
+        threads: int = 2,
+        direct: bool = False,
+        apart: bool = False,
+    ) -> None:
         self.program, self.graph = program, program.graph
         self.group: GroupAccess = group_access(program, analysis)
         stored = set(analysis.live_outs)
@@ -60,11 +68,15 @@ class Emitter:
         if tiles:
             self.tiles = {a: _sized(tile, tiles[a]) if a in tiles and a not in self.whole else tile for a, tile in self.tiles.items()}
         self.w = Writer()
+        #: Whether stages share nothing but the item, so that each can be a function of its own.
+        self.apart = apart
         self.reserved: dict[str, Reservation] = {}
         self.now = 0  # the stage that is being written
         self.skip = absorbed(self.group, self.live_out)
         self.stages = place(self.group, set(self.tiles), self.skip, self.live_out)
         self.stage_of = {i: k for k, stage in enumerate(self.stages) for i in stage.members}
+        #: Members whose result lies where that of another one will: the block is written twice, and needs no scratch.
+        self.lands_in = landings(self) if direct else {}
         self.places: dict[int, Place] = {}
         self.parameters: dict[int, str] = {}
         self.index: dict[int, str] = {}  # fixed indices and block starts, by atom
@@ -92,12 +104,13 @@ class Emitter:
             )
             spanned = [a for a in group.loops[i].parallel if a not in group.outer or a in self.tiles]
             made_whole = is_reduce(member) or self.stages[self.stage_of[i]].kind != "loop"
-            if i in self.live_out:
-                name = self.graph.base(member.node.output)
+            target = self.lands_in.get(i, i)
+            if target in self.live_out:
+                name = self.graph.base(group.members[target].node.output)
                 self.places[i] = Place("tensor", code, self.w.address(name), dict(group.writes[i].strides), name)
             elif not crossing and not made_whole:
                 self.places[i] = Place("register", code)
-            elif not spanned and self.stages[self.stage_of[i]].kind == "loop" and not self._addressed(i):
+            elif not spanned and self.stages[self.stage_of[i]].kind == "loop" and not self.apart and not self._addressed(i):
                 self.places[i] = Place("local", code, self.w.name("v"))
             else:
                 self.places[i] = self._scratch(i, spanned, code)
@@ -288,6 +301,40 @@ class Emitter:
             atoms = [a for a in self._atoms_of(producer, d) if a in place.strides]
             steps[d] = min((place.strides[a] for a in atoms), default=0)
         return steps
+
+
+def landings(e: Emitter) -> dict[int, int]:
+    """Find products and convolutions of which one map reads every element where it, or a map behind it, writes a result.
+
+    Their block can be computed in the place of that result, and is read before it is overwritten: every element by the iteration
+    that writes there, since the stage between is one nest over the same loops.
+    """
+    group, found = e.group, dict[int, int]()
+    for i, member in enumerate(group.members):
+        readers = {(reader, k) for (reader, k), producer in group.producers.items() if producer == i and reader not in e.skip}
+        if library_kernel(member) not in ("product", "tile") or i in e.live_out or len({reader for reader, _ in readers}) != 1:
+            continue
+        reader = min(readers)[0]
+        stage = e.stages[e.stage_of[reader]]
+        maps = stage.kind == "loop" and all(group.members[j].spec.kind == "map" for j in stage.members)
+        if not maps or not all(group.identity[where] for where in readers):
+            continue
+        behind = {reader}
+        for j in stage.members:
+            if any(at == j and producer in behind for (at, _), producer in group.producers.items()):
+                behind.add(j)
+        taken = set(found.values())
+        same = [
+            j
+            for j in stage.members
+            if j in behind & e.live_out - taken
+            and group.writes[j] == group.writes[i]
+            and set(group.loops[j].parallel) == set(group.loops[i].parallel)
+            and e.graph.values[group.members[j].node.output].dtype == e.graph.values[member.node.output].dtype
+        ]
+        if same:
+            found[i] = same[0]
+    return found
 
 
 def _sized(tile: int, size: int) -> Extent:

@@ -15,6 +15,7 @@ from fusion_search.codegen.extents import actual
 from fusion_search.codegen.generic import emit_generic
 from fusion_search.codegen.nest import emit_loops
 from fusion_search.codegen.parts import emit_parts
+from fusion_search.codegen.pieces import is_long, source_in_pieces
 from fusion_search.codegen.pooling import emit_pool
 from fusion_search.codegen.product import emit_product
 from fusion_search.codegen.reductions import emit_reductions
@@ -81,7 +82,7 @@ class Kernel:
     reserved: tuple[Reservation, ...] = ()
 
 
-def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None, threads: int = 2) -> Kernel:
+def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None, threads: int = 2, direct: bool = False) -> Kernel:
     """Generate the kernel of a legal group that the generator can emit.
 
     Parameters
@@ -92,18 +93,32 @@ def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None 
         Tiles for some of the loops that are free in the kernel's blocks, in place of the generator's own.
     threads : int
         How many will share the blocks; their sizes suit that number.
+    direct : bool
+        Compute products and convolutions in the place of a result that is made from them, where that can be; scratch is the faster
+        place, since its rows lie side by side.
     """
-    e = Emitter(program, analysis, tiles, threads)
-    items = e.open()
-    e.w.compiler = _compiler(e)
-    for k, stage in enumerate(e.stages):
-        e.now = k
-        _emit(e, stage)
+    e, items, marks = _written(Emitter(program, analysis, tiles, threads, direct))
+    long = is_long(e.w, marks)
+    if long:
+        e, items, marks = _written(Emitter(program, analysis, tiles, threads, direct, apart=True))
+    source = source_in_pieces(e.w, "kernel", marks) if long else e.w.source("kernel")
     work = sum(_points(m) * _nanoseconds(m.spec) for m in e.group.members)
     reserved = tuple(e.reserved.values())
-    made = Kernel(e.w.source("kernel"), tuple(e.w.finished()), actual(items), 0, work, _blocks(e), reserved)
+    made = Kernel(source, tuple(e.w.finished()), actual(items), 0, work, _blocks(e), reserved)
     arena = plan_buffers([Lifetime(f"{part.slot:6}", part.nbytes, part.first, part.last) for part in reserved])
     return placed(made, {int(name): offset for name, offset in arena.offsets.items()}, arena.nbytes)
+
+
+def _written(e: Emitter) -> tuple[Emitter, int, list[int]]:
+    """Write all stages; return the number of items, and the lines at which the stages begin."""
+    items = e.open()
+    e.w.compiler = _compiler(e)
+    marks = []
+    for k, stage in enumerate(e.stages):
+        e.now = k
+        marks.append(len(e.w.lines))
+        _emit(e, stage)
+    return e, items, marks
 
 
 def placed(kernel: Kernel, offsets: Mapping[int, int], nbytes: int) -> Kernel:
@@ -174,4 +189,6 @@ def _points(member: Member) -> int:
 
 
 def _nanoseconds(spec: OpSpec) -> float:
+    if spec.kind == "map" and spec.flop_class == "simple":
+        return 0.025 * max(spec.flops, 1)  # whole vectors, from cache to cache
     return {"none": 0.15, "simple": 0.15, "special": 0.6, "contract": 0.02}[spec.flop_class] * max(spec.flops, 1)

@@ -236,7 +236,9 @@ def prepare(nest: Nest, members: Sequence[int], targets: bool = True) -> Ready:
         place = e.places[i]
         if targets and place.kind in ("tensor", "scratch") and not is_reduce(member):
             linear = Linear(dict(place.strides))
-            ready.writes[i] = (nest.pointer(f"w{i}", place, linear), linear)
+            # read and overwritten: by one pointer, or the loop would start with a test that the two do not overlap
+            same = (place.key, tuple(sorted(linear.strides.items())), linear.offset)
+            ready.writes[i] = (nest.pointers[same] if same in nest.pointers else nest.pointer(f"w{i}", place, linear), linear)
     return ready
 
 

@@ -74,7 +74,8 @@ def emit_product(e: Emitter, i: int) -> None:
     bias = len(e.group.members[i].operands) > 2 and start is None
     size = 8 if result.code == "f8" else 4
     function = w.external("gemm_f64" if size == 8 else "gemm_f32")
-    scratch = e.reserve("gemm scratch", gemm_scratch_bytes())
+    copies = bool(depth) and actual(left[1].strides.get(depth[-1], 0)) != 1
+    scratch = e.reserve("gemm scratch", gemm_scratch_bytes(actual(prod(e.group.extents[a] for a in depth)), copies=copies))
     with ExitStack() as stack:
         variables: dict[int, str] = {}
         for atom in made.loops:

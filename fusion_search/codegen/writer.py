@@ -108,10 +108,14 @@ class Writer:
             self.slots.append(slot)
         return self._names[key]
 
+    def decorator(self) -> str:
+        """Return the line that makes a function a kernel."""
+        compiler = f", pipeline_class={self.compiler}" if self.compiler else ""
+        return f'@cfunc(KERNEL_SIGNATURE, cache=True, error_model="numpy"{compiler})'
+
     def source(self, name: str) -> str:
         """Return the kernel's text."""
-        compiler = f", pipeline_class={self.compiler}" if self.compiler else ""
-        head = [f'@cfunc(KERNEL_SIGNATURE, cache=True, error_model="numpy"{compiler})', f"def {name}(A, S, lo, hi):", "    T = table(A)"]
+        head = [self.decorator(), f"def {name}(A, S, lo, hi):", "    T = table(A)"]
         head += [f"    n{k} = T[{k}]" for k in range(len(self.slots))]
         return "\n".join([*head, *self.lines]) + "\n"
 

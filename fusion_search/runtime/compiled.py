@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class CompiledPlan:
     Parameters
     ----------
     plan : Plan
+    progress : callable, optional
+        Told before each kernel is compiled or loaded which of how many it is.
 
     Attributes
     ----------
@@ -43,11 +45,11 @@ class CompiledPlan:
         Kernels compiled so far; those found in the disk cache do not count.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, progress: Callable[[str], None] | None = None) -> None:
         with collector_paused():  # thousands of small records, none of them garbage
-            self._compile(plan)
+            self._compile(plan, progress)
 
-    def _compile(self, plan: Plan) -> None:
+    def _compile(self, plan: Plan, progress: Callable[[str], None] | None) -> None:
         self.plan = plan
         source = plan.graph.source
         generic = source.generic if source else None
@@ -62,12 +64,14 @@ class CompiledPlan:
         self._latest = plan.graph
         tuned = {group.nodes: group.tuned for group in plan.groups if group.tuned is not None}
         self._choose = chooser(tuned)  # measured for the planned extents; others run as the generator chooses
-        self.planned = BoundPlan(plan.graph, self._groups, self._generic, self._choose)
+        self.planned = BoundPlan(plan.graph, self._groups, self._generic, self._choose, progress=progress)
         self.compilations = self.planned.compilations
         self._dims = dict(source.dims) if source else {}
         #: Inputs that are bound by their elements: those bound when it was planned, and those found to be needed.
         self._by_value = {*source.values, *source.asked} if source else set()
         self._latest_key: BindingKey | None = None
+        #: The short way of the latest binding; none where elements of inputs count, which it does not look at.
+        self._express = None if self._by_value else self.planned.express
         self._bound[tuple(sorted(self._dims.items())), values_key(source.values if source else {})] = self.planned
 
     @property
@@ -98,6 +102,11 @@ class CompiledPlan:
             For a missing or unknown name, another dtype, a shape that the model does not allow, or an array of `out` that cannot
             take its result.
         """
+        express = self._express
+        if express is not None:
+            found = express(feeds, out)
+            if found is not None:
+                return found
         arrays = self.checked(feeds)
         return self.for_feeds(arrays)(arrays, out)
 
@@ -118,6 +127,7 @@ class CompiledPlan:
             for old in [k for k in self._bound if self._bound[k] is not self.planned][:-KEPT_BINDINGS]:
                 del self._bound[old]
             self._latest = bound.graph
+            self._express = None if self._by_value else bound.express
             return bound
 
     def replan(self, *, time_limit_s: float = 60.0) -> Plan:
@@ -142,6 +152,7 @@ class CompiledPlan:
         found = graph.source
         values = found.values if found is not None else {}
         self._by_value.update(values)
+        self._express = None
         key = values_key(values)
         if key not in self._generics:
             generic = found.generic if found is not None else None

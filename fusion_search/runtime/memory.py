@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fusion_search.codegen.buffers import ALIGN, Lifetime, plan_buffers
+from fusion_search.codegen.buffers import ALIGN, Lifetime, alive_by_step, plan_buffers
 from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
 from fusion_search.runtime.steps import KernelStep, Step
@@ -39,6 +39,8 @@ class MemoryPlan:
     result_bytes : int
     touched : tuple of str
         All values in memory, in the order of first use.
+    alive : tuple of int
+        Bytes of the arena that are in use during each step, its scratch included.
     """
 
     arena_bytes: int
@@ -47,6 +49,7 @@ class MemoryPlan:
     results: tuple[str, ...]
     result_bytes: int
     touched: tuple[str, ...]
+    alive: tuple[int, ...] = ()
 
     @property
     def peak_bytes(self) -> int:
@@ -77,14 +80,11 @@ def plan_memory(graph: Graph, steps: Sequence[Step], threads: int) -> MemoryPlan
     results = tuple(name for name in plain if name in returned)
     passing = [name for name in plain if name not in returned]
     strides = {k: stride for k, step in enumerate(steps) if (stride := stride_of(step))}
-    # one thread runs a step that is one task
-    slots = {k: threads if isinstance(step := steps[k], KernelStep) and step.tasks > 1 else 1 for k in strides}
-    arena = plan_buffers(
-        [
-            *(Lifetime(f"value {name}", graph.values[name].nbytes, first[name], last[name]) for name in passing),
-            *(Lifetime(f"scratch {k}", stride * slots[k], k, k) for k, stride in strides.items()),
-        ]
-    )
+    lifetimes = [
+        *(Lifetime(f"value {name}", graph.values[name].nbytes, first[name], last[name]) for name in passing),
+        *(Lifetime(f"scratch {k}", stride * slots_of(steps[k], threads), k, k) for k, stride in strides.items()),
+    ]
+    arena = plan_buffers(lifetimes)
     return MemoryPlan(
         arena.nbytes,
         {name: arena.offsets[f"value {name}"] for name in passing},
@@ -92,6 +92,7 @@ def plan_memory(graph: Graph, steps: Sequence[Step], threads: int) -> MemoryPlan
         results,
         sum(graph.values[name].nbytes for name in results),
         tuple(first),
+        tuple(alive_by_step(lifetimes, len(steps))),
     )
 
 
@@ -100,6 +101,16 @@ def touched(graph: Graph, step: Step) -> list[str]:
     if isinstance(step, KernelStep):
         return sorted({slot.value for slot in step.kernel.slots if slot.value and not slot.external})
     return sorted({graph.base(name) for name in (*step.node.inputs, *step.node.outputs) if name})
+
+
+def slots_of(step: Step, threads: int) -> int:
+    """How many threads at most run a step at once: one for each of its tasks."""
+    return max(1, min(threads, step.tasks)) if isinstance(step, KernelStep) else 1
+
+
+def scratch_of(step: Step, threads: int) -> int:
+    """Bytes of a step's scratch, for all threads that run it."""
+    return stride_of(step) * slots_of(step, threads)
 
 
 def stride_of(step: Step) -> int:

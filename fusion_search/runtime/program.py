@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numba
@@ -19,11 +17,15 @@ from fusion_search.codegen.writer import HEADER
 from fusion_search.errors import FeedError
 from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
+from fusion_search.runtime.express import Express, outside
+from fusion_search.runtime.fitting import fitted
 from fusion_search.runtime.memory import Scratch, plan_memory, stride_of
 from fusion_search.runtime.outputs import checked_outputs
+from fusion_search.runtime.ports import READABLE
 from fusion_search.runtime.refit import RunGroup
-from fusion_search.runtime.results import ResultBuffers
+from fusion_search.runtime.results import aligned
 from fusion_search.runtime.steps import CallStep, Choice, Choose, KernelStep, Made, make_steps
+from fusion_search.runtime.workspace import ARENA, FIRST_PORT, FLAG, PAGE, Layout, Workspace, Workspaces
 
 Array = np.ndarray[Any, Any]
 
@@ -34,29 +36,6 @@ LIBRARY = {
     "conv_tile_f32": lambda: conv_address("conv_tile"),
     "pool_tile_f32": lambda: conv_address("pool_tile"),
 }
-#: The only threading layers that several threads may enter at once; Numba ends the process when others are.
-SAFE_LAYERS = ("omp", "tbb", "safe", "threadsafe")
-#: Bases of the argument tables that every workspace has: its arena and its flag.
-ARENA, FLAG = 0, 1
-#: An arena starts on a page, so that the same plan has the same places in every process.
-PAGE = 4096
-_one_at_a_time = threading.RLock()
-
-
-@dataclass(slots=True)
-class Workspace:
-    """What one run in flight writes to, apart from the results: the arena, scratch in it, and argument tables.
-
-    A run takes one from the pool of its plan and puts it back, so runs in several threads never share one, and a thread that runs
-    again and again touches the same pages.
-    """
-
-    arena: Array
-    flag: Array
-    bases: Array
-    table: Array
-    rows: Array
-    memory: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +52,6 @@ class LoneStep:
         driver.run_plan(self.rows, len(self.rows), self.threads)
 
 
-#: Workspaces kept for runs at the same time; asking for the number of processors takes longer than many a kernel.
-WORKSPACES = os.cpu_count() or 1
-
-
 class BoundPlan:
     """A plan compiled for the shapes of one graph; safe to call from several threads at once.
 
@@ -89,6 +64,8 @@ class BoundPlan:
         The model for generic extents, which gives the kernels their structure.
     choose : callable, optional
         Says how a kernel is to run in place of what the generator and the runtime choose.
+    progress : callable, optional
+        Told before each kernel is compiled or loaded which of how many it is.
 
     Attributes
     ----------
@@ -104,28 +81,41 @@ class BoundPlan:
         groups: Sequence[RunGroup] | Sequence[Sequence[str]],
         generic: Graph | None = None,
         choose: Choose | None = None,
+        *,
+        progress: Callable[[str], None] | None = None,
     ) -> None:
         self.graph = graph
         self.threads = int(numba.get_num_threads())
         #: The kernels as the generator makes them, by nodes.
         self.kernels: dict[tuple[str, ...], Made] = {}
+        self._chosen: set[tuple[str, ...]] = set()
         self.steps = make_steps(graph, groups, self.threads, generic, self._remembering(choose))
-        before = loader.stats().compiled
-        addresses = self._compile()
-        self.compilations = loader.stats().compiled - before
         self.memory = plan_memory(graph, self.steps, self.threads)
+        self._fit()
+        before = loader.stats().compiled
+        addresses = self._compile(progress or (lambda text: None))
+        self.compilations = loader.stats().compiled - before
         self._given = {value.name for value in graph.inputs} | set(graph.constants)
-        self._results = ResultBuffers()
-        self._lock = threading.Lock()
-        self._idle: list[Workspace] = []
-        self._build_tables(addresses)
+        self.spaces = Workspaces(self._layout(addresses))
+        self.express = self._express()
 
     def _remembering(self, choose: Choose | None) -> Choose:
         def chosen(made: Made) -> Choice | None:
             self.kernels[made.nodes] = made
-            return choose(made) if choose else None
+            choice = choose(made) if choose else None
+            if choice is not None:
+                self._chosen.add(made.nodes)
+            return choice
 
         return chosen
+
+    def _fit(self) -> None:
+        """Cut blocks of what is chosen here, not of what was measured, where fusing would need more memory than it saves."""
+        own = {nodes: made for nodes, made in self.kernels.items() if nodes not in self._chosen}
+        fitting = fitted(self.graph, self.steps, self.memory, own, self.threads)
+        if fitting != self.steps:
+            self.steps = fitting
+            self.memory = plan_memory(self.graph, fitting, self.threads)
 
     @property
     def peak_bytes(self) -> int:
@@ -134,32 +124,38 @@ class BoundPlan:
 
     # ------------------------------------------------------------------ building
 
-    def _compile(self) -> dict[str, int]:
+    def _compile(self, progress: Callable[[str], None]) -> dict[str, int]:
+        """Compile or load what is not loaded yet; return the address of each kernel by its text."""
+        kernels = {step.kernel.source: step for step in self.steps if isinstance(step, KernelStep)}
+        used = dict.fromkeys(slot.value or "" for step in kernels.values() for slot in step.kernel.slots if slot.external)
+        for name in used:
+            if name in LIBRARY:
+                progress(f"library function {name}")
+                LIBRARY[name]()
         addresses: dict[str, int] = {}
-        for step in self.steps:
-            if isinstance(step, KernelStep) and step.kernel.source not in addresses:
-                addresses[step.kernel.source] = loader.load(HEADER + step.kernel.source, ["kernel"])["kernel"]
+        for k, (source, step) in enumerate(kernels.items(), 1):
+            progress(f"kernel {k} of {len(kernels)}")
+            addresses[source] = _loaded(step, "kernel")
         return addresses
 
-    def _build_tables(self, addresses: dict[str, int]) -> None:
+    def _layout(self, addresses: dict[str, int]) -> Layout:
         """Lay out all argument tables in one array; a workspace fills in the addresses."""
         graph = self.graph
         self.constants = {name: np.ascontiguousarray(graph.constants[name]) for name in self.memory.touched if name in graph.constants}
-        moving = dict.fromkeys([*(value.name for value in graph.inputs), *sorted(self.memory.results)])
-        self._moving = {name: k for k, name in enumerate(moving, FLAG + 1)}
+        #: The results that a run makes room for, in the order in which the caller gets them.
+        self._made = tuple(dict.fromkeys(base for value in graph.outputs if (base := graph.base(value.name)) in self.memory.results))
+        self._moving = {name: k for k, name in enumerate([*(value.name for value in graph.inputs), *self._made], FIRST_PORT)}
         slots: list[int] = []
         offsets: list[int] = []
         starts: list[int] = []
         for step in self.steps:
             starts.append(len(slots))
             if isinstance(step, KernelStep):
-                for base, offset in self._entries(step):
-                    slots.append(base)
+                for place, offset in self._entries(step):
+                    slots.append(place)
                     offsets.append(offset)
                 slots += [-1] * (-len(slots) % 8)
                 offsets += [0] * (-len(offsets) % 8)
-        self._slots = np.array(slots, np.int64)
-        self._offsets = np.array(offsets, np.int64)
         rows = []
         self.segments: list[tuple[int, int] | CallStep] = []
         nowhere = Scratch(0, 0)
@@ -173,7 +169,27 @@ class BoundPlan:
                 self.segments[-1] = (self.segments[-1][0], len(rows))
             else:
                 self.segments.append((len(rows) - 1, len(rows)))
-        self._rows = np.array(rows, np.int64).reshape(-1, len(driver.STEP_FIELDS))
+        return Layout(
+            self.memory.arena_bytes,
+            np.array(slots, np.int64),
+            np.array(offsets, np.int64),
+            np.array(rows, np.int64).reshape(-1, len(driver.STEP_FIELDS)),
+            tuple(graph.inputs),
+            tuple(graph.values[name] for name in self._made) if self._shared() else tuple(graph.outputs),
+            self.threads,
+        )
+
+    def _shared(self) -> bool:
+        """Whether an output is no array of its own: an input, a constant, a called node's object, or one value under two names."""
+        return tuple(self.graph.base(value.name) for value in self.graph.outputs) != self._made
+
+    def _express(self) -> Express | None:
+        """The short way, for a plan that is kernels alone, on plain arrays, all of whose outputs are arrays of their own."""
+        graph = self.graph
+        plain = all(value.dtype != RUNTIME for value in graph.inputs)
+        if not READABLE or not plain or self._shared() or not all(isinstance(segment, tuple) for segment in self.segments):
+            return None
+        return Express(self.spaces, [value.name for value in graph.inputs], [value.name for value in graph.outputs])
 
     def _entries(self, step: KernelStep) -> Iterator[tuple[int, int]]:
         """Yield the base (-1 for none) and the number of each slot of a kernel's argument table."""
@@ -183,7 +199,7 @@ class BoundPlan:
             elif slot.value == "":
                 yield FLAG, 0
             elif slot.external:
-                yield -1, LIBRARY[slot.value]()
+                yield -1, LIBRARY[slot.value]() if slot.value in LIBRARY else _loaded(step, slot.value)
             elif slot.value in self.constants:
                 yield -1, self.constants[slot.value].ctypes.data + slot.number
             elif slot.value in self._moving:
@@ -202,49 +218,25 @@ class BoundPlan:
         times : int
             How often one run runs it.
         """
-        address = loader.load(HEADER + step.kernel.source, ["kernel"])["kernel"]
+        address = _loaded(step, "kernel")
         entries = np.array([offset + (space.bases[base] if base >= 0 else 0) for base, offset in self._entries(step)], np.int64)
-        scratch = _aligned(stride_of(step) * self.threads, PAGE)
+        scratch = aligned(stride_of(step) * self.threads, PAGE)
         row = (address, entries.ctypes.data, step.kernel.items, step.chunk, scratch.ctypes.data, stride_of(step))
         return LoneStep(np.array([row] * times, np.int64), entries, scratch, self.threads)
-
-    # ------------------------------------------------------------------ workspaces
 
     @contextmanager
     def workspace(self) -> Iterator[Workspace]:
         """Lend a workspace for one run."""
-        alone = numba.config.THREADING_LAYER not in SAFE_LAYERS
-        if alone:
-            _one_at_a_time.acquire()
-        with self._lock:
-            space = self._idle.pop() if self._idle else None
-        space = space or self._new_workspace()
-        try:
+        with self.spaces.lent() as space:
             yield space
-        finally:
-            space.memory = {}
-            with self._lock:
-                if len(self._idle) < WORKSPACES:
-                    self._idle.append(space)
-            if alone:
-                _one_at_a_time.release()
-
-    def _new_workspace(self) -> Workspace:
-        """Make a workspace; the zeros are the system's, which gives their pages when they are first touched."""
-        arena = _aligned(self.memory.arena_bytes, PAGE)
-        flag = np.zeros(8, np.int64)
-        bases = np.zeros(FLAG + 1 + len(self._moving), np.int64)
-        bases[ARENA], bases[FLAG] = arena.ctypes.data, flag.ctypes.data
-        table = np.zeros(self._slots.size + 8, np.int64)
-        rows = self._rows.copy()
-        rows[:, 1] += table.ctypes.data
-        rows[:, 4] += arena.ctypes.data
-        return Workspace(arena, flag, bases, table[: self._slots.size], rows)
 
     # ------------------------------------------------------------------ running
 
     def __call__(self, feeds: Mapping[str, Array], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Run the plan on arrays of exactly the planned shapes; results that `out` has no array for are new arrays."""
+        found = self.express(feeds, out) if self.express is not None else None
+        if found is not None:
+            return found
         given = checked_outputs(self.graph, out, feeds) if out is not None else {}
         with self.workspace() as space:
             self.begin(feeds, space, given)
@@ -263,14 +255,13 @@ class BoundPlan:
             base = graph.base(name)
             if base in self.memory.results and base not in memory:
                 memory[base] = _laid_out(array, graph.values[base].shape)
-        for name in self.memory.results:
+        for k, name in enumerate(self._made):
             if name not in memory:
-                memory[name] = self._results.fresh(graph.values[name])
+                memory[name] = space.results.intact(k)
         for name, k in self._moving.items():
             if isinstance(memory[name], np.ndarray):
                 space.bases[k] = memory[name].ctypes.data
-        driver.bind(space.table, self._slots, self._offsets, space.bases)
-        space.flag[0] = 0
+        space.bind()
 
     def run_until(self, stop: int, space: Workspace) -> None:
         """Run the steps before a step, by their place in `steps`."""
@@ -289,7 +280,7 @@ class BoundPlan:
             start, stop = segment
             driver.run_plan(space.rows[start:stop], stop - start, self.threads)
             if space.flag[0]:
-                raise FeedError("an index is outside its tensor", hint="check the fed indices")
+                raise outside()
         else:
             self._call(segment, space)
 
@@ -342,14 +333,13 @@ class BoundPlan:
         return found
 
 
+def _loaded(step: KernelStep, name: str) -> int:
+    """Address of a kernel, or of a piece of it."""
+    return loader.load(HEADER + step.kernel.source, [name])[name]
+
+
 def _laid_out(array: Array, shape: tuple[int, ...]) -> Array:
     """An array as kernels read it: itself when it lies so, which is cheap to see and most often true."""
     flags = array.flags
     fit = array if flags.c_contiguous and flags.aligned else np.require(array, requirements=("C", "A"))
     return fit if fit.shape == shape else fit.reshape(shape)
-
-
-def _aligned(nbytes: int, align: int) -> Array:
-    block = np.zeros(nbytes + align, np.uint8)
-    start = -block.ctypes.data % align
-    return block[start : start + nbytes]

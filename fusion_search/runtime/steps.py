@@ -64,11 +64,14 @@ class Choice:
     tiles : mapping of int to int
         By the kernel's number of each loop that is free.
     chunk : int
-        Items of one task.
+        Items of one task; 0 leaves that to the runtime.
+    direct : bool
+        Compute products in the place of what is made from them.
     """
 
     tiles: Mapping[int, int]
     chunk: int
+    direct: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,8 +104,8 @@ class Made:
 
     def step(self, threads: int, choice: Choice | None = None) -> KernelStep:
         """Return the step as it runs by itself, or by a choice."""
-        kernel = build(self.program, self.analysis, choice.tiles, threads) if choice else self.kernel
-        chunk = choice.chunk if choice else choose_chunk(kernel, threads)
+        kernel = build(self.program, self.analysis, choice.tiles, threads, choice.direct) if choice else self.kernel
+        chunk = choice.chunk if choice and choice.chunk else choose_chunk(kernel, threads)
         return KernelStep(self.nodes, renamed(kernel, self.names), chunk)
 
 

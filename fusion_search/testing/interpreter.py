@@ -20,7 +20,7 @@ from fusion_search.codegen.kernel import scratch_apart
 from fusion_search.errors import FeedError
 from fusion_search.ir.graph import Graph
 from fusion_search.runtime.refit import RunGroup
-from fusion_search.runtime.steps import CallStep, KernelStep, make_steps
+from fusion_search.runtime.steps import CallStep, Choose, KernelStep, make_steps
 from fusion_search.testing.checked import AccessError, Array, Buffer, Memory
 from fusion_search.testing.standins import library, namespace
 
@@ -79,11 +79,19 @@ class Interpreter:
         The groups, or their node names, in an order in which they can run.
     generic : Graph, optional
         The model for generic extents, which gives the kernels their structure.
+    choose : callable, optional
+        Says how a kernel is to run in place of what the generator chooses.
     """
 
-    def __init__(self, graph: Graph, groups: Sequence[RunGroup] | Sequence[Sequence[str]], generic: Graph | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        groups: Sequence[RunGroup] | Sequence[Sequence[str]],
+        generic: Graph | None = None,
+        choose: Choose | None = None,
+    ) -> None:
         self.graph = graph
-        self.steps = make_steps(graph, groups, 2, generic)
+        self.steps = make_steps(graph, groups, 2, generic, choose)
 
     @property
     def kernels(self) -> int:
@@ -158,11 +166,14 @@ class _Run:
     def kernel(self, kernel: Kernel) -> None:
         """Run all items of a kernel in random order."""
         table = []
+        pieces: dict[str, int] = {}
         for slot in kernel.slots:
             if slot.value is None:
                 table.append(slot.number)
             elif slot.external:
-                table.append(self.fixed[slot.value])
+                if slot.value not in self.fixed:
+                    pieces[slot.value] = self.memory.add([])
+                table.append(pieces[slot.value] if slot.value in pieces else self.fixed[slot.value])
             elif slot.value == "":
                 table.append(self.flag_address)
             else:
@@ -172,6 +183,7 @@ class _Run:
         names = dict(self.names)
         self._complete(names, code)
         exec(code, names)
+        self.functions |= {address: names[piece] for piece, address in pieces.items()}
         arguments, scratch = memory.add(table), _Scratch(memory, kernel)
         memory.now += 1
         memory.first = memory.now
@@ -186,8 +198,8 @@ class _Run:
 
     def _complete(self, names: dict[str, Any], code: CodeType) -> None:
         """Let the run-time library itself, compiled, stand in for what has no stand-in."""
-        (inner,) = (c for c in code.co_consts if isinstance(c, CodeType))
-        missing = [name for name in inner.co_names if name not in names and name not in ("range", "min", "max", "abs")]
+        used = dict.fromkeys(name for c in code.co_consts if isinstance(c, CodeType) for name in c.co_names)
+        missing = [name for name in used if name not in names and name not in ("range", "min", "max", "abs")]
         if missing:
             from fusion_search.codegen.rt import kernel
 

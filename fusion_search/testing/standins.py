@@ -188,7 +188,7 @@ def make_gemm(memory: Memory, code: str) -> Callable[..., None]:
 
     def gemm(m: int, n: int, k: int, a: int, a_row: int, a_col: int, b: int, b_row: int, b_col: int, c: int, c_row: int, beta: int,
              scratch: int) -> None:  # fmt: skip
-        _scratch(memory, scratch, gemm_scratch_bytes())
+        _scratch(memory, scratch, gemm_scratch_bytes(k, copies=a_col != 1))
         left = memory.read(*memory.indices(a, dtype, ((m, a_row), (k, a_col))))
         right = memory.read(*memory.indices(b, dtype, ((k, b_row), (n, b_col))))
         target, where = memory.indices(c, dtype, ((m, c_row), (n, 1)))

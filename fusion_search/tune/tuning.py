@@ -15,8 +15,9 @@ import msgspec
 from fusion_search.errors import FeedError, UsageError
 from fusion_search.runtime.compiled import CompiledPlan
 from fusion_search.runtime.measure import example_feeds, group_times
-from fusion_search.runtime.program import BoundPlan, LoneStep, Workspace
+from fusion_search.runtime.program import BoundPlan, LoneStep
 from fusion_search.runtime.steps import Choice, KernelStep
+from fusion_search.runtime.workspace import Workspace
 from fusion_search.search.plan import Plan, PlanGroup, Tuned
 from fusion_search.tune.candidates import Candidates, Point, Pricing, candidates_of
 from fusion_search.tune.group_search import search_group

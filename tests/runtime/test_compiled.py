@@ -315,3 +315,12 @@ def test_wrong_elements_are_one_line() -> None:
     run = compiled(windowed(), {"batch": 4})
     with pytest.raises(FusionSearchError, match="axis 3 is outside of 2 dimensions"):
         run(window(random((4, 12)), 2, 9, 3))
+
+
+def test_compiling_tells_which_of_how_many_kernels_it_is_at() -> None:
+    told: list[str] = []
+    fs.compile(planned(fs.load(classifier(), dims={"batch": 8}), "unfused"), progress=told.append)  # type: ignore[arg-type]
+    kernels = [line for line in told if line.startswith("kernel ")]
+    assert [line for line in told if line not in kernels] == ["library function gemm_f32"]
+    assert kernels == [f"kernel {k} of {len(kernels)}" for k in range(1, len(kernels) + 1)]
+    assert len(kernels) > 3

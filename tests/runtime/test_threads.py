@@ -54,7 +54,7 @@ def test_kernels_with_scratch_and_several_tasks_side_by_side(method: str) -> Non
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(16)))
-    assert 1 <= len(run._idle) <= (os.cpu_count() or 1)
+    assert 1 <= len(run.spaces.idle) <= (os.cpu_count() or 1)
 
 
 def test_runs_overlap_in_time_and_do_not_wait_for_each_other() -> None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fusion_search.codegen.rt.gemm import gemm_address
-from fusion_search.codegen.rt.gemm_body import SCRATCH_BYTES
+from fusion_search.codegen.rt.gemm import gemm_address, gemm_scratch_bytes
 from fusion_search.codegen.rt.loader import load_own
 from fusion_search.codegen.rt.panels import MOST_PIECES, PANEL_DEPTH, PANEL_ROW, PIECE
 
@@ -108,7 +107,8 @@ def conv_scratch_bytes(shape: WindowShape) -> int:
     channels = max(1, min(shape.in_channels // shape.groups, PANEL_DEPTH // taps))
     dense = 8 * PIECE * MOST_PIECES + 128 + channels * taps * PANEL_ROW
     single = taps * 8 + max(65536, (halo + 3 * shape.strides[0]) * line)
-    return max(SCRATCH_BYTES, dense, single, 4 * shape.in_width) + 256
+    product = gemm_scratch_bytes(shape.in_channels // shape.groups, copies=False)
+    return max(product, dense, single, 4 * shape.in_width) + 256
 
 
 def conv_address(name: str = "conv_tile") -> int:

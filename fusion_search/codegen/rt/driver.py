@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit, prange, types
 from numpy.typing import NDArray
 
-from fusion_search.codegen.rt.memory import addr_of, call_address, fetch_add, make_stack
+from fusion_search.codegen.rt.memory import call_address, fetch_add, p_i8
 
 
 def _choose_layer() -> None:
@@ -40,51 +40,53 @@ KERNEL_SIGNATURE = types.void(types.int64, types.int64, types.int64, types.int64
 #: Columns of a step table.
 STEP_FIELDS = ("function", "argtable", "items", "chunk", "scratch", "stride")
 #: Numbers between the counters of two threads: one cache line pair.
-_PAD = 16
-_MAX_WORKERS = 256
-# On the stack: an allocation would cost more than starting a small plan.
-_counters = make_stack(_PAD * _MAX_WORKERS, types.int64)
+COUNTER = 16
 
 
-@njit("void(i8[:,::1],i8,i8)", parallel=True, cache=True, error_model="numpy", nogil=True)
-def _run_plan(steps, count, workers):
+#: Numbers of a launch record: all that one run of a plan needs, so that a call has a single argument.
+LAUNCH_FIELDS = ("rows", "steps", "workers", "counters", "moves", "moved", "table", "bases", "flag")
+
+
+@njit("void(i8,i8,i8,i8)", parallel=True, cache=True, error_model="numpy", nogil=True)
+def _run_rows(rows, count, workers, counters):
     # The number of workers is an argument because asking for it in compiled
     # code would make the function uncacheable.
-    counters = _counters()
-    base = addr_of(counters)
-    workers = min(workers, _MAX_WORKERS)
+    # The counters are the caller's: a buffer on the stack is zeroed at entry,
+    # and for as many workers as there may be that takes a microsecond.
+    steps, taken = p_i8(rows, 0), p_i8(counters, 0)
     for s in range(count):
-        fn = steps[s, 0]
-        args = steps[s, 1]
-        n = steps[s, 2]
-        chunk = steps[s, 3] if steps[s, 3] > 0 else max(n, 1)
-        scratch_base = steps[s, 4]
-        scratch_stride = steps[s, 5]
+        fn = steps[6 * s]
+        args = steps[6 * s + 1]
+        n = steps[6 * s + 2]
+        chunk = steps[6 * s + 3] if steps[6 * s + 3] > 0 else max(n, 1)
+        scratch_base = steps[6 * s + 4]
+        scratch_stride = steps[6 * s + 5]
         tasks = (n + chunk - 1) // chunk
         if tasks <= 1 or workers == 1:
             for task in range(tasks):
                 lo = task * chunk
                 call_address(fn, (args, scratch_base, lo, min(lo + chunk, n)))
         else:
-            for t in range(workers):
-                counters[t * _PAD] = t * tasks // workers
+            sharers = min(workers, tasks)
+            for t in range(sharers):
+                taken[t * COUNTER] = t * tasks // sharers
             # Each worker owns a contiguous range, the same in every step, so
             # what it wrote is still in its cache; when done it helps others.
             # A worker is an iteration, not a thread: two may share a thread,
             # one after the other, and no scratch slot is ever used twice at
             # the same time.
-            for t in prange(workers):
+            for t in prange(sharers):
                 scratch = scratch_base + t * scratch_stride
-                for v in range(workers):
+                for v in range(sharers):
                     w = t + v
-                    if w >= workers:
-                        w -= workers
-                    end = (w + 1) * tasks // workers
-                    task = fetch_add(base + w * _PAD * 8, 1)
+                    if w >= sharers:
+                        w -= sharers
+                    end = (w + 1) * tasks // sharers
+                    task = fetch_add(counters + w * COUNTER * 8, 1)
                     while task < end:
                         lo = task * chunk
                         call_address(fn, (args, scratch, lo, min(lo + chunk, n)))
-                        task = fetch_add(base + w * _PAD * 8, 1)
+                        task = fetch_add(counters + w * COUNTER * 8, 1)
 
 
 def run_plan(
@@ -104,37 +106,44 @@ def run_plan(
     count : int
         Number of steps.
     workers : int
-        Number of scratch slots; 0 means Numba's current number of threads,
+        Number of scratch slots, of which a step uses one for each of its tasks at most; 0 means Numba's current number of threads,
         which takes a microsecond to ask: pass it if known.
     """
-    _run_plan(steps, count, workers or numba.get_num_threads())
+    workers = workers or numba.get_num_threads()
+    counters = np.empty(workers * COUNTER, np.int64)
+    _run_rows(steps.ctypes.data, count, workers, counters.ctypes.data)
 
 
-@njit("void(i8[:,::1],i8)", cache=True, error_model="numpy", nogil=True)
-def run_plan_serial(steps, count):
-    """Run the first `count` steps in the calling thread, chunk by chunk.
+@njit("void(i8,i8,i8,i8)", cache=True, error_model="numpy", nogil=True)
+def bind(moves, count, table, bases):
+    """Enter buffer addresses that change from run to run into the argument tables.
 
     Parameters
     ----------
-    steps : int64[:, ::1]
-        Rows of `STEP_FIELDS`.
-    count : int64
-        Number of steps.
+    moves : int
+        Address of rows (place in the tables, number of the base, offset): the place becomes the base's address plus the offset.
+    count : int
+        Number of rows.
+    table, bases : int
+        Address of the argument tables, and of the bases' addresses.
     """
-    for s in range(count):
-        n = steps[s, 2]
-        chunk = steps[s, 3] if steps[s, 3] > 0 else max(n, 1)
-        for task in range((n + chunk - 1) // chunk):
-            lo = task * chunk
-            call_address(steps[s, 0], (steps[s, 1], steps[s, 4], lo, min(lo + chunk, n)))
+    rows, entries, starts = p_i8(moves, 0), p_i8(table, 0), p_i8(bases, 0)
+    for i in range(count):
+        entries[rows[3 * i]] = starts[rows[3 * i + 1]] + rows[3 * i + 2]
 
 
-@njit("void(i8[::1],i8[::1],i8[::1],i8[::1])", cache=True, error_model="numpy", nogil=True)
-def bind(table, slots, offsets, bases):
-    """Fill argument tables from buffer addresses known only at run time.
+@njit("i8(i8)", cache=True, error_model="numpy", nogil=True)
+def launch(record):
+    """Run a whole plan: bind what moved, run all steps, and return what they left in the flag.
 
-    ``table[i]`` becomes ``bases[slots[i]] + offsets[i]`` where ``slots[i]`` is
-    not negative, else ``offsets[i]`` (a constant).
+    Parameters
+    ----------
+    record : int
+        Address of the numbers named by `LAUNCH_FIELDS`.
     """
-    for i in range(table.size):
-        table[i] = bases[slots[i]] + offsets[i] if slots[i] >= 0 else offsets[i]
+    r = p_i8(record, 0)
+    flag = p_i8(r[8], 0)
+    flag[0] = 0
+    bind(r[4], r[5], r[6], r[7])
+    _run_rows(r[0], r[1], r[2], r[3])
+    return flag[0]

@@ -5,7 +5,7 @@ The functions are compiled on first request, then cached on disk.
 
 from numba import njit
 
-from fusion_search.codegen.rt.gemm_body import SCRATCH_BYTES
+from fusion_search.codegen.rt.gemm_body import scratch_bytes
 from fusion_search.codegen.rt.intrinsics import INLINE
 from fusion_search.codegen.rt.loader import load_own
 from fusion_search.codegen.rt.memory import call_address
@@ -13,9 +13,17 @@ from fusion_search.codegen.rt.memory import call_address
 _SUFFIXES = {"float32": "f32", "float64": "f64"}
 
 
-def gemm_scratch_bytes() -> int:
-    """Return the scratch that any call of a gemm function needs."""
-    return SCRATCH_BYTES
+def gemm_scratch_bytes(depth: int, *, copies: bool = True) -> int:
+    """Return the scratch that calls of a gemm function need.
+
+    Parameters
+    ----------
+    depth : int
+        What is summed over: K.
+    copies : bool
+        Whether the elements of a row of A lie apart, so that they are copied.
+    """
+    return scratch_bytes(depth, copies)
 
 
 def gemm_address(dtype: str = "float32") -> int:

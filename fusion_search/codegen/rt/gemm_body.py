@@ -19,8 +19,20 @@ _THIN = 64
 _A_BYTES = 184320
 _PANEL_BYTES = KC * 64 * NV
 _TILE_BYTES = 4 * 64 * NV
-#: Bytes of scratch that any call needs.
-SCRATCH_BYTES = _PANEL_BYTES + _A_BYTES + _TILE_BYTES + 64
+
+
+def scratch_bytes(depth, copies):
+    """Return the scratch that a call needs: a tile, a panel of B, and room for A only where its rows are copied.
+
+    Parameters
+    ----------
+    depth : int
+        What is summed over.
+    copies : bool
+        Whether the elements of a row of A lie apart.
+    """
+    return 64 + _TILE_BYTES + (_PANEL_BYTES + _A_BYTES if copies else 64 * NV * min(depth, KC))
+
 
 #: M, N, K, A, row and column stride, B, row and column stride, C, row stride,
 #: beta, scratch.  Addresses in bytes, strides in elements.  Beta is 0 or 1, or
@@ -114,7 +126,7 @@ def make_gemm(kernels, pointer, size):
     @variant(name, JIT)
     def narrow(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, add, scratch):
         # C has at most four columns: the transposed problem fills the vectors.
-        tile = scratch + _PANEL_BYTES
+        tile = scratch - _TILE_BYTES
         t = pointer(tile, 0)
         for i0 in range(0, m, panel):
             rows = min(panel, m - i0)
@@ -185,7 +197,7 @@ def make_gemm(kernels, pointer, size):
                                 out + cols * size,
                                 c_row,
                                 begin,
-                                scratch + _PANEL_BYTES + _A_BYTES,
+                                scratch - _TILE_BYTES,
                             )
                         )
                     for r in range(0, rows, MR):
@@ -225,8 +237,8 @@ def make_gemm(kernels, pointer, size):
                 for i in range(m):
                     mem_set(c + i * c_row * size, 0, n * size)
             return
-        scratch = (scratch + 63) & ~63
-        tile = scratch + _PANEL_BYTES
+        tile = (scratch + 63) & ~63
+        scratch = tile + _TILE_BYTES
         if m == 1 and b_col == 1:
             row_times_matrix(n, k, a, a_col, b, b_row, c, beta)
         elif m == 1 and b_row == 1:

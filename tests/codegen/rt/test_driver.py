@@ -53,8 +53,6 @@ def test_every_item_once(kernels, workers, n, chunk):
     driver.run_plan(steps, 3, workers)
     assert (counts[:n] == 3).all()
     assert counts[n] == 0
-    driver.run_plan_serial(steps, 2)
-    assert (counts[:n] == 5).all()
 
 
 def test_scratch_is_private_and_results_repeat(kernels):
@@ -82,8 +80,17 @@ def test_scratch_is_private_and_results_repeat(kernels):
     assert len(results) == 4
 
 
-def test_bind():
-    table = np.zeros(3, np.int64)
-    slots, offsets = np.array([1, -1, 0]), np.array([8, 42, 16])
-    driver.bind(table, slots, offsets, np.array([1000, 2000]))
-    assert table.tolist() == [2008, 42, 1016]
+def test_a_launch_binds_what_moves_and_returns_the_flag(kernels):
+    counts = np.zeros((2, 8), np.int64)
+    table, bases, flag = np.full(3, -1), np.array([0, counts.ctypes.data]), np.ones(1, np.int64)
+    taken = np.zeros(2 * driver.COUNTER, np.int64)
+    moves = np.array([[1, 1, 64]])
+    steps = np.array([[kernels["k_count"], table.ctypes.data + 8, 8, 3, 0, 0]], np.int64)
+    record = np.array([a.ctypes.data for a in (steps, steps, steps, taken, moves, moves, table, bases, flag)])
+    record[[1, 2, 5]] = 1, 2, 1
+    assert driver.launch(record.ctypes.data) == 0
+    assert table.tolist() == [-1, counts.ctypes.data + 64, -1]
+    assert counts.tolist() == [[0] * 8, [1] * 8]
+    bases[1] = flag.ctypes.data - 64
+    steps[0, 2:4] = 1
+    assert driver.launch(record.ctypes.data) == 1
