@@ -325,7 +325,7 @@ class GroupSpace:
             return None
         remedy = f"at most {self.max_heavy} contractions and windows"
         if self.max_heavy > 1:
-            remedy += f", or all {self.max_heavy + 1} to {MAX_SIBLINGS} that read one value through the same map"
+            remedy += f", or more that read one value through the same map, if at most {MAX_SIBLINGS} do"
         return Reason("contractions", self.program.names(heads), remedy=remedy)
 
     def _horizontal(self, group: int) -> Reason | None:

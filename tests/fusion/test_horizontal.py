@@ -51,7 +51,10 @@ def test_projections_of_one_value_and_their_chains_are_one_group(count: int) -> 
 @pytest.mark.parametrize(
     ("graph", "remedy"),
     [
-        (projections(MAX_SIBLINGS + 1), "at most 2 contractions and windows, or all 3 to 4"),  # a family of too many
+        (
+            projections(MAX_SIBLINGS + 1),
+            "at most 2 contractions and windows, or more that read one value through the same map, if at most 4 do",
+        ),  # a family of too many
         (projections(2, outsiders=1), "at most 2"),  # read through another map
         (projections(3, rows=1), "at most 2"),  # nothing that all of them walk
     ],
