@@ -59,6 +59,7 @@ class CoarseSpace:
     max_heavy: int = field(init=False)
     solo: int = field(init=False)
     max_nodes: int = field(init=False)
+    _kin: dict[int, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         fine = self.fine
@@ -115,12 +116,22 @@ class CoarseSpace:
         if count < self.max_heavy:
             return candidates
         near = candidates if count > self.max_heavy else candidates & self.heavy
-        if near and not self.fine.families.kin(self.expand(heads) & self.fine.heavy):
-            return candidates ^ near
+        if near and count == self.max_heavy:
+            kin = near & self._kin_of(heads)
+            candidates ^= near ^ kin
+            near = kin
         for c in bits(near):
             if self.crowded(group | 1 << c):
                 candidates ^= 1 << c
         return candidates
+
+    def _kin_of(self, heads: int) -> int:
+        """The chains of `heavy` that may join these, as far as families tell."""
+        found = self._kin.get(heads)
+        if found is None:
+            kin = self.fine.families.kin(self.expand(heads) & self.fine.heavy)
+            found = self._kin[heads] = sum(1 << c for c in bits(self.heavy) if self.clusters[c] & kin) if kin else 0
+        return found
 
     def floors(self, nodes: Sequence[int]) -> ChainFloors:
         """Return the floors of a sequence of chains, ascending."""
