@@ -106,7 +106,7 @@ class Plan:
     @property
     def launches(self) -> int:
         """Number of kernels."""
-        return len(self.groups)
+        return sum(not group.alias for group in self.groups)
 
     def records(self) -> list[dict[str, Any]]:
         """Return one flat dict a group, units in the keys."""
