@@ -272,7 +272,8 @@ def _object(group: PlanGroup, indent: str, between: str) -> str:
     said = [f'"{name}": {_json(getattr(group, name))}' for name in ("nodes", "origin", "stores", "schedule")]
     cost = ", ".join(f'"{name}": {_json(getattr(group, name))}' for name in ("terms", "cost_as", "bytes_read", "bytes_written"))
     tuned = [] if group.tuned is None else [f'"tuned": {_json(group.tuned)}']
-    return f"{indent} {{" + between.join([*said, cost, *tuned]) + "}"
+    free = ['"alias": true'] if group.alias else []
+    return f"{indent} {{" + between.join([*said, cost, *tuned, *free]) + "}"
 
 
 def _listed(name: str, entries: Sequence[str]) -> str:

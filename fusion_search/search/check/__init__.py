@@ -16,7 +16,7 @@ import costmodels
 from fusion_search.ir.graph import Graph
 from fusion_search.search.plan import Plan, PlanGroup, Tile, Tuned
 
-from .aliases import alias_errors, written_in_place
+from .aliases import alias_errors, aliasing, written_in_place
 from .counts import Counts
 from .demands import broken
 from .digits import Digits
@@ -59,11 +59,11 @@ def check(graph: Graph, plan: Plan) -> list[Violation]:
         found.append(Violation("cost", "plan", f"cannot be priced: {error}"))
         model = None
     memory = _Memory(facts, plan)
-    free = written_in_place(facts)
+    free = written_in_place(facts) if aliasing(plan) else set()
     for k, group in enumerate(plan.groups):
         if group.nodes and len(set(group.nodes)) == len(group.nodes) and facts.steps.keys() >= set(group.nodes):
             found += _group(facts, memory, plan, group, model, free, f"group {k} ({shown(group.nodes)})")
-    return [*found, *broken(facts, plan), *_certificate(plan)]
+    return [*found, *broken(facts, plan, free), *_certificate(plan)]
 
 
 def _cover(facts: Facts, plan: Plan) -> Iterator[Violation]:
@@ -117,7 +117,7 @@ def _group(
     origins = {step.node.origin for step in steps}
     if not origins - {""} <= set(group.origin) <= origins | {step.name for step in steps}:
         yield Violation("origin", where, "its nodes come from other nodes of the model than it says")
-    yield from alias_errors(plan, group, free, where)
+    yield from alias_errors(group, free, where)
     if group.alias:
         yield from _nothing(plan, group, model, where)
         return

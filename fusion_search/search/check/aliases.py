@@ -64,9 +64,9 @@ def _one_span(held: Sequence[Span]) -> bool:
     return all(a[0] == b[0] and a[2] == b[1] for a, b in pairwise(held))
 
 
-def alias_errors(plan: Plan, group: PlanGroup, free: set[str], where: str) -> Iterator[Violation]:
+def alias_errors(group: PlanGroup, free: set[str], where: str) -> Iterator[Violation]:
     """Yield why a group is a kernel though it says that it is none, or the other way round."""
-    may_be = aliasing(plan) and len(group.nodes) == 1 and group.nodes[0] in free
+    may_be = len(group.nodes) == 1 and group.nodes[0] in free
     if group.alias and not may_be:
         yield Violation("alias", where, "needs a kernel: its producers cannot write it in this space")
     elif may_be and not group.alias:
