@@ -116,6 +116,7 @@ class Plan:
                 "profile": self.profile.name,
                 "method": self.method,
                 "group": k,
+                "alias": group.alias,
                 "nodes": len(group.nodes),
                 "origin": " ".join(group.origin),
                 "cost_s": group.cost_s,
