@@ -17,7 +17,9 @@ from fusion_search import errors
 from fusion_search.errors import FusionSearchError, ModelError, PlanError, ProfileError, UsageError
 from tests.frontends.modeling import info, model, node, random
 
-GOLDEN_KEYS = "model, profile, method, group, nodes, origin, cost_s, traffic_s, launch_s, spill_s, recompute_s, read_bytes, written_bytes"
+GOLDEN_KEYS = (
+    "model, profile, method, group, alias, nodes, origin, cost_s, traffic_s, launch_s, spill_s, recompute_s, read_bytes, written_bytes"
+)
 
 
 @pytest.fixture(scope="module")

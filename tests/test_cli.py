@@ -45,7 +45,7 @@ class FakePlan:
     def groups(self) -> list[SimpleNamespace]:
         terms = {"traffic": 1e-6, "launch": 5e-7}
         cost = {"cost_s": 1.5e-6, "cost_as": 1_500_000_000_000}
-        return [SimpleNamespace(nodes=nodes, origin=nodes, terms=terms, **cost) for nodes in (MANY, ("[red]x", f"{ESCAPE}y"))]
+        return [SimpleNamespace(nodes=nodes, origin=nodes, terms=terms, alias=False, **cost) for nodes in (MANY, ("[red]x", f"{ESCAPE}y"))]
 
     def records(self) -> list[dict[str, Any]]:
         return [{"kernel": k, "cost_s": np.float64(1.5e-6)} for k in range(2)]

@@ -6,12 +6,13 @@ every address steps through them as through one; a flat elementwise group ends u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from fusion_search.fusion.analysis import Analysis
 from fusion_search.fusion.loops import segments
+from fusion_search.fusion.parts import InPart
 from fusion_search.fusion.program import Member, Operand, Program
 
 Shape = tuple[int, ...]
@@ -64,6 +65,8 @@ class GroupAccess:
         The atoms of each member's loops before joining.
     pinned : set of int
         Atoms that are joined with no other.
+    in_parts : mapping of int to InPart
+        Members that are evaluated where a concat or a pad reads them.
     """
 
     members: list[Member]
@@ -77,6 +80,7 @@ class GroupAccess:
     identity: dict[tuple[int, int], bool]
     original: tuple[tuple[tuple[int, ...], ...], ...]
     pinned: set[int] = field(default_factory=set)
+    in_parts: Mapping[int, InPart] = field(default_factory=dict)
 
 
 def row_major(shape: Shape) -> list[int]:
@@ -106,6 +110,8 @@ def group_access(program: Program, analysis: Analysis) -> GroupAccess:
             linear.offset += dim.offset * step
             for loop, coefficient in dim.terms:
                 _spread(linear, table.loops[read.reader][loop], extents, coefficient * step)
+                if read.reader in analysis.in_parts:
+                    linear.offset += coefficient * step * analysis.in_parts[read.reader].shift[loop]
             if (access.guarded and dim.offset) or len(dim.terms) > 1:
                 pinned |= {a for loop, _ in dim.terms for a in table.loops[read.reader][loop]}
         if member.spec.name in ("Concat", "Pad"):
@@ -141,7 +147,18 @@ def group_access(program: Program, analysis: Analysis) -> GroupAccess:
         for i, m in enumerate(members)
     ]
     result = GroupAccess(
-        members, loops, extents, set(analysis.outer), {a: (a,) for a in extents}, reads, writes, producers, identity, table.loops, pinned
+        members,
+        loops,
+        extents,
+        set(analysis.outer),
+        {a: (a,) for a in extents},
+        reads,
+        writes,
+        producers,
+        identity,
+        table.loops,
+        pinned,
+        analysis.in_parts,
     )
     _join(result)
     return result

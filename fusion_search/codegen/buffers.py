@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 #: Every buffer starts on a cache line of its own.
 ALIGN = 64
@@ -14,19 +15,58 @@ ROUNDS = 24
 FEW = 1500
 
 
+class Piece(NamedTuple):
+    """Bytes of a value from `start` to `stop`, and the first and last step that touches them."""
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A value in memory: its size and the first and last step that touches it."""
+    """A value in memory: its size and the first and last step that touches it.
+
+    Attributes
+    ----------
+    name : str
+    nbytes, first, last : int
+    pieces : tuple of Piece
+        Where parts of it come to life one after the other: what is needed when. By default all of it, all the time.
+    """
 
     name: str
     nbytes: int
     first: int
     last: int
+    pieces: tuple[Piece, ...] = ()
 
     @property
     def size(self) -> int:
         """Bytes in whole cache lines; a value without elements has an address too."""
         return -(-max(self.nbytes, 1) // ALIGN) * ALIGN
+
+    @property
+    def lines(self) -> tuple[Piece, ...]:
+        """Its pieces, in whole cache lines."""
+        if len(self.pieces) < 2:
+            return (Piece(0, self.size, self.first, self.last),)
+        return tuple([Piece(p.start // ALIGN * ALIGN, -(-p.stop // ALIGN) * ALIGN, p.first, p.last) for p in self.pieces])
+
+
+def cut(values: Sequence[Piece]) -> tuple[Piece, ...]:
+    """Cut bytes that several values share, whole or in part, into pieces: each is needed from its first to its last touch by any."""
+    ends = sorted({end for value in values for end in (value.start, value.stop)})
+    found: list[Piece] = []
+    for start, stop in pairwise(ends):
+        over = [value for value in values if value.start <= start and stop <= value.stop]
+        if over:
+            piece = Piece(start, stop, min(value.first for value in over), max(value.last for value in over))
+            if found and found[-1][1:] == (start, *piece[2:]):
+                piece = Piece(found.pop().start, *piece[1:])
+            found.append(piece)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +89,9 @@ def most_alive(values: Sequence[Lifetime]) -> int:
     """Bytes that are alive at once at most: no placement needs less."""
     change: dict[int, int] = {}
     for value in values:
-        change[value.first] = change.get(value.first, 0) + value.size
-        change[value.last + 1] = change.get(value.last + 1, 0) - value.size
+        for piece in value.lines:
+            change[piece.first] = change.get(piece.first, 0) + piece.stop - piece.start
+            change[piece.last + 1] = change.get(piece.last + 1, 0) - piece.stop + piece.start
     most = alive = 0
     for step in sorted(change):
         alive += change[step]
@@ -62,8 +103,9 @@ def alive_by_step(values: Sequence[Lifetime], steps: int) -> list[int]:
     """Bytes that are alive during each step."""
     change = [0] * (steps + 1)
     for value in values:
-        change[value.first] += value.size
-        change[value.last + 1] -= value.size
+        for piece in value.lines:
+            change[piece.first] += piece.stop - piece.start
+            change[piece.last + 1] -= piece.stop - piece.start
     return list(accumulate(change))[:steps]
 
 
@@ -103,19 +145,43 @@ def _orders(values: Sequence[Lifetime]) -> Iterator[list[Lifetime]]:
 
 
 def _place(order: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
-    placed: list[tuple[int, int, int, int]] = []  # start, stop, first, last; by start
+    placed: list[Piece] = []  # by start
     offsets: dict[str, int] = {}
     total = 0
     for value in order:
-        at, size, first, last = 0, value.size, value.first, value.last
-        for start, stop, born, died in placed:
-            if born <= last and first <= died:
-                if at + size <= start:
-                    break
-                if stop > at:
-                    at = stop
+        pieces, size = value.lines, value.size
+        at = _lowest(placed, pieces) if len(pieces) > 1 else _first_gap(placed, pieces[0])
         offsets[value.name] = at
-        placed.append((at, at + size, first, last))
+        placed += [Piece(at + start, at + stop, first, last) for start, stop, first, last in pieces]
         placed.sort()
         total = max(total, at + size)
     return offsets, total
+
+
+def _first_gap(placed: Sequence[Piece], value: Piece) -> int:
+    """Lowest offset of a value in one piece."""
+    at, size, first, last = 0, value.stop, value.first, value.last
+    for start, stop, born, died in placed:
+        if born <= last and first <= died:
+            if at + size <= start:
+                break
+            if stop > at:
+                at = stop
+    return at
+
+
+def _lowest(placed: Sequence[Piece], pieces: Sequence[Piece]) -> int:
+    """Lowest offset at which no piece meets what is alive with it."""
+    barred = sorted(
+        (start - piece.stop, stop - piece.start)
+        for piece in pieces
+        for start, stop, born, died in placed
+        if born <= piece.last and piece.first <= died
+    )
+    at = 0
+    for low, high in barred:
+        if low < at < high:
+            at = high
+        elif low >= at:
+            break
+    return at

@@ -74,7 +74,7 @@ class Emitter:
         self.now = 0  # the stage that is being written
         self.skip = absorbed(self.group, self.live_out)
         self.stages = place(self.group, set(self.tiles), self.skip, self.live_out)
-        self.stage_of = {i: k for k, stage in enumerate(self.stages) for i in stage.members}
+        self.stage_of = {i: k for k, stage in enumerate(self.stages) for i in (*stage.members, *stage.inside)}
         #: Members whose result lies where that of another one will: the block is written twice, and needs no scratch.
         self.lands_in = landings(self) if direct else {}
         self.places: dict[int, Place] = {}
@@ -105,7 +105,9 @@ class Emitter:
             spanned = [a for a in group.loops[i].parallel if a not in group.outer or a in self.tiles]
             made_whole = is_reduce(member) or self.stages[self.stage_of[i]].kind != "loop"
             target = self.lands_in.get(i, i)
-            if target in self.live_out:
+            if i in group.in_parts:
+                self.places[i] = Place("register", code)
+            elif target in self.live_out:
                 name = self.graph.base(group.members[target].node.output)
                 self.places[i] = Place("tensor", code, self.w.address(name), dict(group.writes[i].strides), name)
             elif not crossing and not made_whole:

@@ -1,4 +1,4 @@
-"""Concat and pad: the result written part by part."""
+"""Concat and pad: the result written part by part, and with it the maps that are evaluated in its parts (`fusion.parts`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from fusion_search.codegen.access import Linear
 from fusion_search.codegen.emit import Emitter
 from fusion_search.codegen.extents import actual
-from fusion_search.codegen.nest import Nest
+from fusion_search.codegen.nest import Nest, define, open_loops, prepare
 from fusion_search.codegen.stages import Stage
 from fusion_search.codegen.writer import COMPUTE, Slot, code_of, load, store
 
@@ -18,29 +18,74 @@ MANY_PARTS = 3
 def emit_parts(e: Emitter, stage: Stage) -> None:
     """Write a concat or a pad: each part over its own range of the result."""
     (i,) = stage.members
+    if e.group.members[i].spec.name == "Pad":
+        _emit_pad(e, stage, i)
+    else:
+        _emit_concat(e, stage, i)
+
+
+def _emit_concat(e: Emitter, stage: Stage, i: int) -> None:
     member = e.group.members[i]
-    place = e.places[i]
-    if member.spec.name == "Pad":
-        fill = e.w.name("c")
-        value = e.graph.values[member.node.output].dtype.type(member.node.attr("value"))
-        e.w.put(f"{fill} = {_literal(e, place.code, value)}")
-        _part(e, stage, i, None, {}, fill)
     axis = member.node.attr("axis")
-    start = 0
-    if member.spec.name == "Concat" and _emit_alike(e, stage, i, axis):
+    if _emit_alike(e, stage, i, axis):
         return
+    start = 0
     for k, operand in enumerate(member.operands):
-        spans: dict[int, tuple[int, int]] = {}
-        if member.spec.name == "Concat":
-            spans[axis] = (start, start + operand.shape[axis])
-            start += operand.shape[axis]
-        else:
-            for d, (before, n) in enumerate(zip(member.node.attr("before"), operand.shape, strict=True)):
-                if (before, before + n) != (0, member.shape[d]):
-                    spans[d] = (max(before, 0), min(before + n, member.shape[d]))
+        low, high = start, start + operand.shape[axis]
+        start = high
         # a dimension of extent 1 has no loop: its one element is in the part or not
-        if all(e.original[i][d] or low <= 0 < high for d, (low, high) in spans.items()):
-            _part(e, stage, i, k, {e.original[i][d][0]: span for d, span in spans.items() if e.original[i][d]}, "")
+        if e.original[i][axis] or low <= 0 < high:
+            _part(e, stage, i, k, {e.original[i][axis][0]: (low, high)} if e.original[i][axis] else {}, "")
+
+
+def _emit_pad(e: Emitter, stage: Stage, i: int) -> None:
+    """Write a pad row by row: what lies before the operand's part of the row, the part, and what lies behind it."""
+    w, member, place = e.w, e.group.members[i], e.places[i]
+    fill = w.name("c")
+    value = e.graph.values[member.node.output].dtype.type(member.node.attr("value"))
+    w.put(f"{fill} = {_literal(e, place.code, value)}")
+    spans: dict[int, tuple[int, int]] = {}
+    for d, (before, n) in enumerate(zip(member.node.attr("before"), member.operands[0].shape, strict=True)):
+        if (before, before + n) != (0, member.shape[d]):
+            spans[d] = (max(before, 0), min(before + n, member.shape[d]))
+    there = all(e.original[i][d] or low <= 0 < high for d, (low, high) in spans.items())
+    ranges = {e.original[i][d][0]: span for d, span in spans.items() if e.original[i][d]}
+    if not there or not stage.order:
+        _part(e, stage, i, None, {}, fill)
+        if there:
+            _part(e, stage, i, 0, ranges, "")
+        return
+    order, inner = stage.order, stage.order[-1]
+    target = Linear(dict(place.strides))
+    ends = {atom: tuple(w.number(("part", i, 0, atom, end), span[end]) for end in (0, 1)) for atom, span in sorted(ranges.items())}
+    with ExitStack() as stack:
+        variables = open_loops(e, stack, order[:-1])
+        begin, end, bound = w.name("l"), w.name("l"), e.bound(inner)
+        origin = e.index[inner] if inner in e.tiles else "0"
+        low, high = ends.pop(inner, ("0", ""))
+        w.put(f"{begin} = min(max({low} - {origin}, 0), {bound})" if high else f"{begin} = 0")
+        w.put(f"{end} = max(min({high} - {origin}, {bound}), {begin})" if high else f"{end} = {bound}")
+        inside = [f"{low} <= {_index(e, atom, variables)} < {high}" for atom, (low, high) in ends.items()]
+        if inside:
+            with w.block(f"if not ({' and '.join(inside)}):"):
+                w.put(f"{begin} = {bound}")
+                w.put(f"{end} = {bound}")
+        if high or inside:
+            for strip, count in (("", begin), (end, f"{bound} - {end}")):
+                nest = Nest(e, stage, inner, variables, strip=strip)
+                pointer = nest.pointer(f"w{i}", place, target)
+                with w.block(f"for j in range({count}):"):
+                    w.put(f"{nest.element(f'w{i}', pointer, target)} = {store(place.code, fill)}")
+        # what does not change along a row is read before it: from nowhere, where the operand has no part of the row
+        with w.block(f"if {begin} < {end}:"):
+            _write(Nest(e, stage, inner, variables, strip=begin), i, 0, f"{end} - {begin}", "")
+
+
+def _index(e: Emitter, atom: int, variables: dict[int, str]) -> str:
+    """Where a nest is along a loop, counted from the loop's beginning."""
+    if atom not in variables:
+        return e.index[atom]
+    return f"{e.index[atom]} + {variables[atom]}" if atom in e.tiles else variables[atom]
 
 
 def _emit_alike(e: Emitter, stage: Stage, i: int, axis: int) -> bool:
@@ -135,13 +180,7 @@ def _literal(e: Emitter, code: str, value: object) -> str:
 
 def _part(e: Emitter, stage: Stage, i: int, k: int | None, ranges: dict[int, tuple[int, int]], fill: str) -> None:
     """Write one part: loops over its range of the result, clipped to the block."""
-    w, member, place = e.w, e.group.members[i], e.places[i]
-    target = Linear(dict(place.strides))
-    if k is not None and member.operands[k].parameter:
-        fill = e.parameters[member.operands[k].base]
-    source = None
-    if k is not None and not fill:
-        source = e.memory_of(i, k)
+    w = e.w
     with ExitStack() as stack:
         lows: dict[int, str] = {}
         highs: dict[int, str] = {}
@@ -162,12 +201,32 @@ def _part(e: Emitter, stage: Stage, i: int, k: int | None, ranges: dict[int, tup
             span = f"{lows[atom]}, {highs[atom]}" if atom in lows else e.bound(atom)
             stack.enter_context(w.block(f"for {variables[atom]} in range({span}):"))
         nest = Nest(e, stage, inner, variables, strip=lows.get(inner, "") if inner is not None else "")
-        pointer = nest.pointer(f"w{i}", place, target)
-        text = fill
-        if source is not None:
-            from_pointer = nest.pointer(source[2], source[0], source[1])
-            text = load(source[0].code, nest.element(source[2], from_pointer, source[1]))
+        if inner is not None and inner in lows:  # what does not change along a row is read before it: from nowhere, where there is no part
+            stack.enter_context(w.block(f"if {lows[inner]} < {highs[inner]}:"))
+        count = f"{highs[inner]} - {lows[inner]}" if inner is not None and inner in lows else ""
+        _write(nest, i, k, count, fill)
+
+
+def _write(nest: Nest, i: int, k: int | None, count: str, fill: str) -> None:
+    """Write the innermost loop of a part: a number, an operand in memory, or the maps that are evaluated here."""
+    e, stage, inner = nest.e, nest.stage, nest.inner
+    w, member, place = e.w, e.group.members[i], e.places[i]
+    target = Linear(dict(place.strides))
+    chain: list[int] = []
+    if k is not None and member.operands[k].parameter:
+        fill = e.parameters[member.operands[k].base]
+    elif k is not None:
+        chain = [p for p in stage.inside if e.group.in_parts[p].operand == k]
+    pointer = nest.pointer(f"w{i}", place, target)
+    text = fill
+    if k is not None and not chain and not fill:
+        source, linear, key = e.memory_of(i, k)
+        text = load(source.code, nest.element(key, nest.pointer(key, source, linear), linear))
+    ready = prepare(nest, chain)
+    with ExitStack() as stack:
         if inner is not None:
-            count = f"{highs[inner]} - {lows[inner]}" if inner in lows else e.bound(inner)
-            stack.enter_context(w.block(f"for j in range({count}):"))
+            stack.enter_context(w.block(f"for j in range({count or e.bound(inner)}):"))
+        if chain:
+            define(nest, chain, ready)
+            text = nest.values[chain[-1]]
         w.put(f"{nest.element(f'w{i}', pointer, target)} = {store(place.code, text)}")

@@ -28,12 +28,15 @@ class Stage:
         The loops it runs over, fixed ones left out.
     order : list of int
         Those loops, outermost first.
+    inside : list of int
+        Members that are evaluated in the loops of its parts.
     """
 
     kind: str
     members: list[int]
     space: frozenset[int]
     order: list[int] = field(default_factory=list)
+    inside: list[int] = field(default_factory=list)
 
 
 def absorbed(group: GroupAccess, live_out: set[int]) -> set[int]:
@@ -65,14 +68,14 @@ def place(group: GroupAccess, tiled: set[int], skip: set[int], live_out: set[int
     stage_of: dict[int, int] = {}
     fixed = group.outer - tiled
     for i, member in enumerate(group.members):
-        if i in skip:
+        if i in skip or i in group.in_parts:
             continue
         space = frozenset(group.loops[i].all - fixed)
         kind = _kind(member)
         first = 0
         for k in range(len(member.operands)):
             producer = group.producers.get((i, k))
-            if producer is None or producer in skip:
+            if producer is None or producer in skip or producer in group.in_parts:
                 continue
             maker = group.members[producer]
             at = stage_of[producer]
@@ -87,11 +90,13 @@ def place(group: GroupAccess, tiled: set[int], skip: set[int], live_out: set[int
             at = len(stages)
             stages.append(Stage(kind, [], space))
         stages[at].members.append(i)
+        stages[at].inside += [p for p, part in group.in_parts.items() if part.host == i]
         stage_of[i] = at
     _sink(group, stages, stage_of, live_out)
     stages = [stage for stage in stages if stage.members]
     for stage in stages:
         stage.members.sort()
+        stage.inside.sort()
         stage.order = _order(group, stage)
     return stages
 

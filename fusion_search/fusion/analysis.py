@@ -14,7 +14,7 @@ Reductions are not split over blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -25,6 +25,7 @@ import numpy as np
 
 from costmodels import Flops, GroupFeatures, RecomputedFlops, Reread
 from fusion_search.fusion.loops import GroupLoops, Read, group_loops, tangled_members
+from fusion_search.fusion.parts import InPart, evaluate_in_parts, in_parts
 from fusion_search.fusion.program import Member, Operand, Program, bits
 from fusion_search.ir.spec import Access
 
@@ -43,6 +44,9 @@ class Analysis:
     positions : tuple of int
         Members, ascending; of the copies of one node the lowest.
     loops : GroupLoops
+        Of members that are evaluated in parts, those of their hosts.
+    in_parts : mapping of int to InPart
+        Members that are evaluated where a concat or a pad reads them.
     outer : tuple of int
         The atoms of L.
     stages : tuple of int
@@ -63,6 +67,7 @@ class Analysis:
 
     positions: tuple[int, ...]
     loops: GroupLoops
+    in_parts: Mapping[int, InPart]
     outer: tuple[int, ...]
     stages: tuple[int, ...]
     scratch: tuple[int, ...]
@@ -107,6 +112,8 @@ def analyse(program: Program, group: int, line_bytes: int) -> Analysis:
     members = [program.members[p] for p in positions]
     loops = group_loops(program, group, line_bytes)
     leaving = live_outs(program, positions, mask)
+    evaluated = in_parts(members, loops, {i for i, _ in leaving})
+    loops = evaluate_in_parts(members, loops, evaluated)
     carried = [[a for loop in loops.loops[i][: m.domain.rank] for a in loop] for i, m in enumerate(members)]
     parallel = [frozenset(atoms) for atoms in carried]
     reduced = [frozenset(a for loop in loops.loops[i][m.domain.rank :] for a in loop) for i, m in enumerate(members)]
@@ -128,6 +135,7 @@ def analyse(program: Program, group: int, line_bytes: int) -> Analysis:
     return Analysis(
         positions,
         loops,
+        evaluated,
         outer,
         stages,
         scratch,

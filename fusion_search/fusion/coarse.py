@@ -13,6 +13,7 @@ and by induction whole chains.
 Copies of a node that may be recomputed (`fusion.copies`) are in no chain: a group may store one of them for some readers and still
 compute it for others. A user's demands can break that argument only through the nodes that they touch (`GroupSpace.touched`),
 which are in no chain.
+A concat that is free when it is alone is in no chain either, and what a chain takes from its group only makes it free.
 What a demand joins (`GroupSpace.joined`) is one node here too, whether it is legal alone or not.
 """
 
@@ -101,6 +102,10 @@ class CoarseSpace:
         """Cost of the nodes behind, or None."""
         return self.fine.cost(self.expand(group))
 
+    def computed(self, group: int) -> int:
+        """How many nodes behind a kernel computes."""
+        return self.fine.computed(self.expand(group))
+
     def hopeless(self, group: int) -> bool:
         """Whether neither the nodes behind nor any set that holds them is a legal group."""
         return self.fine.hopeless(self.expand(group))
@@ -165,7 +170,7 @@ class ChainFloors:
         self.lengths = [space.clusters[c].bit_count() for c in chains]
         self.most = fine.max_nodes
         sequence = [p for c in chains for p in bits(space.clusters[c])]
-        self.floors = RunFloors(fine.program, fine.profile, fine.model, sequence, self.most, self.lengths)
+        self.floors = RunFloors(fine.program, fine.profile, fine.model, sequence, self.most, self.lengths, fine.aliases)
         #: What a demanded set that is not legal alone costs: floors are floors of that, too.
         self.penalties = {k: min(space.cost(1 << c) or 0, MOST >> 8) for k, c in enumerate(chains) if space.clusters[c] in fine.joined}
 
@@ -187,9 +192,9 @@ class ChainFloors:
         return self.floors.whole()
 
     def borders(self) -> ChainFloors | None:
-        """What crosses borders between these chains; None where a node may be computed twice, or a demanded set is not legal alone."""
+        """What crosses borders between chains; None where a node may be computed twice or be free, or a demanded set is not legal alone."""
         inside = sum(self.space.clusters[c] for c in self.chains)
-        return None if inside & self.space.fine.copied or self.penalties else self
+        return None if inside & (self.space.fine.copied | self.space.fine.aliases) or self.penalties else self
 
     @property
     def operand_limit(self) -> int:

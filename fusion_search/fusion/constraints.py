@@ -142,6 +142,9 @@ class ConstrainedSpace(GroupSpace):
     def __init__(
         self, base: GroupSpace, constraints: Sequence[Constraint], *, penalty: int | None = None, held: Sequence[int] = ()
     ) -> None:
+        if any(isinstance(c, PeakBytes) or (isinstance(c, FusionOff) and c.rule == "alias") for c in constraints):
+            # Memory that parts share is not what `LiveMemory` counts.
+            base = base.without_aliases
         for cls in type(base).__mro__:
             for name in getattr(cls, "__slots__", ()):
                 setattr(self, name, getattr(base, name))
@@ -229,7 +232,7 @@ class ConstrainedSpace(GroupSpace):
         if constraint.rule in ("contraction", "reduction"):
             kinds = ("contract", "window") if constraint.rule == "contraction" else ("reduce",)
             self._alone(sum(1 << p for p, member in enumerate(members) if member.spec.kind in kinds), constraint)
-        elif constraint.rule is not None:
+        elif constraint.rule is not None and constraint.rule != "alias":
             self.off[constraint.rule] = constraint
         if constraint.rule == "cross-block":
             self.max_heavy = 1

@@ -25,6 +25,7 @@ RULES_TO_SWITCH: dict[str, str] = {
     "recomputation": "values that more than one group computes",
     "cross-block": "several contractions or windows in one group, and windows over values that the group computes",
     "horizontal": "more than two contractions of one input in one group",
+    "alias": "concats that cost nothing because their producers write them in place",
 }
 
 

@@ -2,9 +2,9 @@
 
 For runs of consecutive nodes the bytes of every run are found together. A value that a run reads and does not compute
 is read once by it, at least as its first reader there reads it; a value that a run computes and that others need is
-written once. Spill, recomputation and what is read again only add to that. All figures are priced by the cost model
-itself, on the most blocks that a group of these nodes can have, so that a floor has the same bits as the price of a group
-to which nothing else adds.
+written once. A concat that is free when it is alone adds nothing: it may be alone. Spill, recomputation and what is read again only
+add to that. All figures are priced by the cost model itself, on the most blocks that a group of these nodes can have, so that a floor
+has the same bits as the price of a group to which nothing else adds.
 """
 
 from __future__ import annotations
@@ -64,13 +64,23 @@ class RunFloors:
         Length of the longest run.
     units : sequence of int, optional
         Lengths of the runs that no plan splits, which make up the sequence; single nodes by default.
+    aliases : int
+        Positions that cost nothing alone.
     """
 
     def __init__(
-        self, program: Program, profile: Profile, model: CostModel, sequence: Sequence[int], most: int, units: Sequence[int] | None = None
+        self,
+        program: Program,
+        profile: Profile,
+        model: CostModel,
+        sequence: Sequence[int],
+        most: int,
+        units: Sequence[int] | None = None,
+        aliases: int = 0,
     ) -> None:
         self.program, self.profile, self.model = program, profile, model
         self.sequence, self.most = list(sequence), most
+        self.free = [bool(aliases >> p & 1) for p in self.sequence]
         #: The unit of each node.
         self.unit = [u for u, length in enumerate([1] * len(self.sequence) if units is None else units) for _ in range(length)]
         members = [program.members[p] for p in self.sequence]
@@ -107,6 +117,7 @@ class RunFloors:
             many = np.cumsum(touched[i + 1 : stop]) > self.profile.operand_limit
             many[0] = False  # a node alone is always legal
             floors[many] = MOST
+            floors[: self._alone(i)] = 0
             found.append(floors)
             # From the next start on, what node i computed or read comes from outside.
             for value, _ in made[i]:
@@ -118,6 +129,14 @@ class RunFloors:
                     traffic[value.reads[k][0] + 1] += value.reads[k][1]
                     touched[value.reads[k][0] + 1] += 1
         return found
+
+    def _alone(self, i: int) -> int:
+        """Length of the longest run from node i that is no kernel: a concat that is free, with its copies."""
+        if not self.free[i]:
+            return 0
+        p = self.sequence[i]
+        copies = self.program.copies.get(p, 1 << p)
+        return next((k for k, q in enumerate(self.sequence[i:]) if not copies >> q & 1), len(self.sequence) - i)
 
     def price(self, nbytes: npt.NDArray[np.float64]) -> Ints:
         """Return what groups cost at least that move so many bytes."""
@@ -132,12 +151,15 @@ class RunFloors:
         What comes from outside is read once and what others need is written once; what every unit reads, every group
         reads. A group touches a limited number of tensors and holds a limited number of nodes, which limits how few groups there are.
         """
-        n, units = len(self.sequence), self.unit[-1] + 1
+        n, units = self.free.count(False), len({u for u, free in zip(self.unit, self.free, strict=True) if not free})
+        if not n:
+            return 0
         common = [v for v in self.values if v.made < 0 and len({self.unit[r] for r, _ in v.reads}) == units]
         shared = sum(min(size for _, size in v.reads) for v in common)
         once = sum(min(size for _, size in v.reads) for v in self.values if v.made < 0 and v.reads) - shared
-        once += sum(v.written for v in self.values if v.made >= 0 and v.leaves)
-        tensors = sum((v.made < 0 and bool(v.reads)) or (v.made >= 0 and v.leaves) for v in self.values) - len(common)
+        written = [v.written for v in self.values if v.made >= 0 and v.leaves and not self.free[v.made]]
+        once += sum(written)
+        tensors = sum(v.made < 0 and bool(v.reads) for v in self.values) + len(written) - len(common)
         alone = max(len({o.base for o in self.program.members[p].operands}) + len(self.program.members[p].outputs) for p in self.sequence)
         room = max(self.profile.operand_limit, alone) - len(common)
         most_units = max(1, self.most // min(Counter(self.unit).values()))
@@ -155,14 +177,14 @@ class RunFloors:
         made: dict[int, tuple[int, int]] = {}
         for i, member in enumerate(members):
             for k, operand in enumerate(member.operands):
-                if operand.parameter:
+                if operand.parameter or self.free[i]:
                     continue
                 size = region(operand, member.domain.reads[k], member, line)[1]
                 full = -(-operand.itemsize * prod(operand.base_shape) // line) * line
                 mine = reads.setdefault(operand.base, {})
                 mine[i] = max(mine.get(i, 0), min(size, full))
             for value, nbytes in zip(member.outputs, member.output_bytes, strict=True):
-                made[value] = (i, -(-nbytes // line) * line)
+                made[value] = (i, 0 if self.free[i] else -(-nbytes // line) * line)
         found = []
         for value in dict.fromkeys((*made, *reads)):
             at, written = made.get(value, (-1, 0))

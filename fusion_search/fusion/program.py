@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from costmodels import GroupFeatures
+from fusion_search.fusion.aliases import alias_concats
 from fusion_search.ir.graph import Graph, Node, stored_dtype
 from fusion_search.ir.opaque import RUNTIME
 from fusion_search.ir.ops import OPS
@@ -84,11 +85,15 @@ class Program:
         Value numbers that the caller gets.
     copies : dict of int to int
         For each position that is a copy, the mask of all copies of its node.
+    aliases : Aliases
+        The concats that need no kernel when they are alone.
     """
 
     def __init__(self, graph: Graph, copied: Collection[str] = ()) -> None:
         self.graph = graph
         order = canonical_order(graph)
+        self.aliases = alias_concats(graph, order)
+        self._free = self.aliases.nodes
         self.copies: dict[int, int] = {}
         self._for_caller: set[int] = set()
         first, order = self._copied(order, frozenset(copied))
@@ -222,6 +227,7 @@ class Program:
                 for t, o in zip(types, operands, strict=True)
             ),
             tuple((graph.values[name].dtype.str, graph.values[name].shape) for name in node.outputs),
+            node.name in self._free,
         )
         signature = signatures.setdefault(described, len(signatures))
         outputs = tuple(self._number(name) for name in node.outputs)

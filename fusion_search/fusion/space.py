@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from costmodels import CostModel, GroupFeatures
+from costmodels import CostModel, Flops, GroupFeatures, RecomputedFlops, attoseconds
 from fusion_search.fusion.analysis import Analysis, analyse, slides
 from fusion_search.fusion.horizontal import MAX_SIBLINGS, Families
 from fusion_search.fusion.lasting import refused_for_good
@@ -18,6 +18,9 @@ from hardware_profiles import Profile
 #: Name and version of the space, so that "optimal" always means optimal in a stated space.
 SPACE = "vertical+siblings+cross-block+horizontal/3"
 MAX_NODES = 256
+
+#: What is counted of a concat that its producers write: nothing.
+NO_KERNEL = GroupFeatures(1, 0, 0, (), 0, 1, 0, 0, 1, 0, Flops(0, 0, 0), RecomputedFlops(0.0, 0.0, 0.0))
 
 Emit = Callable[[Program, Analysis], Reason | None]
 
@@ -44,6 +47,8 @@ class GroupSpace:
     model : CostModel
     can_emit : callable, optional
         Refuses groups that the generator cannot emit; given for profiles that run here.
+    aliasing : bool
+        Whether concats that their producers can write are free (`fusion.aliases`).
 
     Attributes
     ----------
@@ -53,12 +58,15 @@ class GroupSpace:
         Nodes that no chain may take in; none here.
     families : Families
         Contractions of which a group may hold more than `max_heavy`.
+    aliases : int
+        Nodes that cost nothing alone.
     """
 
     program: Program
     profile: Profile
     model: CostModel
     can_emit: Emit | None = None
+    aliasing: bool = True
     n: int = field(init=False)
     preds: list[int] = field(init=False)
     succs: list[int] = field(init=False)
@@ -70,6 +78,7 @@ class GroupSpace:
     joined: list[int] = field(init=False, default_factory=list)
     touched: int = field(init=False, default=0)
     families: Families = field(init=False)
+    aliases: int = field(init=False)
     refusals: dict[str, int] = field(init=False, default_factory=dict)
     _emits: dict[Hashable, Reason | None] = field(init=False, default_factory=dict)
     _memo: dict[Hashable, Priced | Reason] = field(init=False, default_factory=dict)
@@ -82,6 +91,7 @@ class GroupSpace:
         self.preds, self.succs = program.preds, program.succs
         self.heavy = self._mask({"contract", "window"})
         self.solo = self._mask({"opaque", "scatter"})
+        self.aliases = program.mask(program.aliases.nodes) if self.aliasing else 0
         self.neighbours = [p | s for p, s in zip(program.preds, program.succs, strict=True)]
         for value, readers in enumerate(program.readers):
             if readers & (readers - 1) and self._shares(value):
@@ -140,7 +150,25 @@ class GroupSpace:
         """The same space without recomputation: every node has one position."""
         if not self.program.copies:
             return self
-        return GroupSpace(Program(self.program.graph), self.profile, self.model, self.can_emit)
+        return GroupSpace(Program(self.program.graph), self.profile, self.model, self.can_emit, self.aliasing)
+
+    @property
+    def without_aliases(self) -> GroupSpace:
+        """The same space with a kernel for every concat."""
+        return GroupSpace(self.program, self.profile, self.model, self.can_emit, aliasing=False) if self.aliasing else self
+
+    @property
+    def name(self) -> str:
+        """Name and version of the space."""
+        return f"{SPACE}+alias" if self.aliasing else SPACE
+
+    def free(self, group: int) -> bool:
+        """Whether a group is no kernel: a concat alone, whose parts are written where they belong."""
+        return bool(group) and not group & ~self.aliases and len(self.program.distinct(group)) == 1
+
+    def computed(self, group: int) -> int:
+        """How many nodes a group's kernel computes; 0 when it is no kernel."""
+        return 0 if self.free(group) else len(self.program.distinct(group))
 
     def hopeless(self, group: int) -> bool:
         """True when neither a group nor any that holds it is legal; False says nothing."""
@@ -229,12 +257,14 @@ class GroupSpace:
 
     def features(self, group: int) -> GroupFeatures:
         """Return what the cost model counts of a group."""
+        if self.free(group):
+            return NO_KERNEL
         found = self.program.counted.get((self.profile.line_bytes, self.key(group)))
         return self.analysis(group).features if found is None else found[0]
 
     def repriced(self, profile: Profile, model: CostModel) -> GroupSpace:
         """Return the same groups under other prices; what the generator can emit is not asked again."""
-        other = GroupSpace(self.program, profile, model, self.can_emit)
+        other = GroupSpace(self.program, profile, model, self.can_emit, self.aliasing)
         if profile.line_bytes == self.profile.line_bytes:
             other._emits = self._emits
         return other
@@ -268,6 +298,9 @@ class GroupSpace:
             reason = rule(group)
             if reason:
                 return reason
+        if self.free(group):
+            terms = self.model.terms(NO_KERNEL, self.profile)
+            return Priced(attoseconds(self.model.cost_s(terms, self.profile)), 0, terms)
         names = self.program.names(group)
         single = len(names) == 1
         counted = (self.profile.line_bytes, key)  # profiles differ in prices, seldom in counts

@@ -81,7 +81,8 @@ def _show_groups(out: Console, plan: Plan, title: str, top: int) -> None:
 def _cells(group: PlanGroup, operator: Mapping[str, str], whole: int) -> list[Text]:
     share = f"{group.cost_as / whole:.1%}" if whole else "-"
     operators = dict.fromkeys(operator.get(name, "?") for name in group.nodes)
-    words = [names(operators), names(group.origin), str(len(group.nodes)), seconds(group.cost_s), share]
+    ran = f"{names(operators)}, written by its producers" if group.alias else names(operators)
+    words = [ran, names(group.origin), str(len(group.nodes)), seconds(group.cost_s), share]
     return [Text(word) for word in words]
 
 

@@ -64,7 +64,8 @@ class CompiledPlan:
         self._latest = plan.graph
         tuned = {group.nodes: group.tuned for group in plan.groups if group.tuned is not None}
         self._choose = chooser(tuned)  # measured for the planned extents; others run as the generator chooses
-        self.planned = BoundPlan(plan.graph, self._groups, self._generic, self._choose, progress=progress)
+        self._aliasing = "alias" in str(plan.space.get("name", "")).split("+")
+        self.planned = BoundPlan(plan.graph, self._groups, self._generic, self._choose, progress=progress, aliasing=self._aliasing)
         self.compilations = self.planned.compilations
         self._dims = dict(source.dims) if source else {}
         #: Inputs that are bound by their elements: those bound when it was planned, and those found to be needed.
@@ -159,7 +160,7 @@ class CompiledPlan:
             self._generics = {k: v for k, v in self._generics.items() if v is self._generic}
             self._generics[key] = run_passes(generic) if generic is not None else None
         choose = self._choose if dict(dims) == self._dims else None
-        bound = BoundPlan(graph, refit(self.plan, self._groups, graph), self._generics[key], choose)
+        bound = BoundPlan(graph, refit(self.plan, self._groups, graph), self._generics[key], choose, aliasing=self._aliasing)
         self.compilations += bound.compilations
         return bound
 

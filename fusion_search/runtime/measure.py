@@ -17,6 +17,7 @@ from fusion_search.ir.opaque import RUNTIME
 from fusion_search.passes.audit import FoldedWeights, audit_folding
 from fusion_search.runtime.compiled import CompiledPlan
 from fusion_search.runtime.program import Array, BoundPlan
+from fusion_search.runtime.steps import AliasStep, CallStep
 
 #: Largest difference that still counts as equal: relative, and relative to the output's largest magnitude.
 RTOL, ATOL = 1e-3, 1e-4
@@ -175,14 +176,21 @@ def measure(run: CompiledPlan, feeds: Mapping[str, Any] | None = None, *, runs: 
 
 
 def group_times(bound: BoundPlan, feeds: Mapping[str, Any]) -> list[float]:
-    """Run a plan step by step and return the seconds of each."""
+    """Run a plan step by step and return the seconds of each; 0 for a step with nothing to do."""
     times: list[float] = []
     with bound.workspace() as space:
         bound.begin(feeds, space)
-        for segment in bound.segments:
-            pieces = [(k, k + 1) for k in range(*segment)] if isinstance(segment, tuple) else [segment]
-            for piece in pieces:
-                begun = time.perf_counter()
-                bound.run_segment(piece, space)
-                times.append(time.perf_counter() - begun)
+        pieces = iter([piece for segment in bound.segments for piece in _steps_of(segment)])
+        for step in bound.steps:
+            if isinstance(step, AliasStep):
+                times.append(0.0)
+                continue
+            piece = next(pieces)
+            begun = time.perf_counter()
+            bound.run_segment(piece, space)
+            times.append(time.perf_counter() - begun)
     return times
+
+
+def _steps_of(segment: tuple[int, int] | CallStep) -> list[tuple[int, int] | CallStep]:
+    return [(k, k + 1) for k in range(*segment)] if isinstance(segment, tuple) else [segment]

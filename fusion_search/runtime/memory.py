@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fusion_search.codegen.buffers import ALIGN, Lifetime, alive_by_step, plan_buffers
+from fusion_search.codegen.buffers import ALIGN, Lifetime, Piece, alive_by_step, cut, plan_buffers
 from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
-from fusion_search.runtime.steps import KernelStep, Step
+from fusion_search.runtime.aliases import Place, Placement
+from fusion_search.runtime.steps import AliasStep, KernelStep, Step
 
 #: Bytes behind the scratch of each thread: vector loads may start in the last element's line.
 GUARD_BYTES = 256
@@ -32,6 +33,8 @@ class MemoryPlan:
         One block for all that passes from step to step, and for scratch, which a step needs only while it runs.
     offsets : mapping of str to int
         Place in the arena of each value that one step computes and a later one reads.
+    inside : mapping of str to Place
+        Place in a result of each value that is a part of it.
     scratch : mapping of int to Scratch
         By step, for the steps that use any.
     results : tuple of str
@@ -45,6 +48,7 @@ class MemoryPlan:
 
     arena_bytes: int
     offsets: Mapping[str, int]
+    inside: Mapping[str, Place]
     scratch: Mapping[int, Scratch]
     results: tuple[str, ...]
     result_bytes: int
@@ -57,7 +61,7 @@ class MemoryPlan:
         return self.arena_bytes + self.result_bytes
 
 
-def plan_memory(graph: Graph, steps: Sequence[Step], threads: int) -> MemoryPlan:
+def plan_memory(graph: Graph, steps: Sequence[Step], threads: int, placement: Placement | None = None) -> MemoryPlan:
     """Plan the memory of a step table.
 
     Parameters
@@ -67,7 +71,10 @@ def plan_memory(graph: Graph, steps: Sequence[Step], threads: int) -> MemoryPlan
         In the order in which they run.
     threads : int
         How many run a step that has more than one task.
+    placement : Placement, optional
+        Values that lie inside others: a byte is needed from the first to the last step that touches a value over it.
     """
+    placement = placement or Placement()
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for k, step in enumerate(steps):
@@ -75,19 +82,27 @@ def plan_memory(graph: Graph, steps: Sequence[Step], threads: int) -> MemoryPlan
             first.setdefault(name, k)
             last[name] = k
     given = {value.name for value in graph.inputs} | set(graph.constants)
-    plain = [name for name in first if name not in given and graph.values[name].dtype != RUNTIME]
+    blocks: dict[str, list[Piece]] = {}
+    for name in first:
+        if name not in given and graph.values[name].dtype != RUNTIME:
+            place = placement.place(name)
+            piece = Piece(place.offset, place.offset + int(graph.values[name].nbytes), first[name], last[name])
+            blocks.setdefault(place.block, []).append(piece)
     returned = graph.output_bases
-    results = tuple(name for name in plain if name in returned)
-    passing = [name for name in plain if name not in returned]
+    results = tuple(name for name in blocks if name in returned)
+    passing = [name for name in blocks if name not in returned]
     strides = {k: stride for k, step in enumerate(steps) if (stride := stride_of(step))}
     lifetimes = [
-        *(Lifetime(f"value {name}", graph.values[name].nbytes, first[name], last[name]) for name in passing),
+        *(_lifetime(f"value {name}", blocks[name]) for name in passing),
         *(Lifetime(f"scratch {k}", stride * slots_of(steps[k], threads), k, k) for k, stride in strides.items()),
     ]
     arena = plan_buffers(lifetimes)
+    offsets = {name: arena.offsets[f"value {name}"] for name in passing}
+    placed = {name: placement.places[name] for name in first if name in placement.places}
     return MemoryPlan(
         arena.nbytes,
-        {name: arena.offsets[f"value {name}"] for name in passing},
+        {**offsets, **{name: offsets[place.block] + place.offset for name, place in placed.items() if place.block in offsets}},
+        {name: place for name, place in placed.items() if place.block not in offsets},
         {k: Scratch(arena.offsets[f"scratch {k}"], stride) for k, stride in strides.items()},
         results,
         sum(graph.values[name].nbytes for name in results),
@@ -96,8 +111,15 @@ def plan_memory(graph: Graph, steps: Sequence[Step], threads: int) -> MemoryPlan
     )
 
 
+def _lifetime(name: str, values: Sequence[Piece]) -> Lifetime:
+    nbytes, first, last = (max(v.stop for v in values), min(v.first for v in values), max(v.last for v in values))
+    return Lifetime(name, nbytes, first, last, cut(values) if len(values) > 1 else ())
+
+
 def touched(graph: Graph, step: Step) -> list[str]:
     """Return the values in memory that a step reads or writes."""
+    if isinstance(step, AliasStep):
+        return []
     if isinstance(step, KernelStep):
         return sorted({slot.value for slot in step.kernel.slots if slot.value and not slot.external})
     return sorted({graph.base(name) for name in (*step.node.inputs, *step.node.outputs) if name})

@@ -17,6 +17,7 @@ from fusion_search.codegen.writer import HEADER
 from fusion_search.errors import FeedError
 from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
+from fusion_search.runtime.aliases import Placement, place_parts
 from fusion_search.runtime.express import Express, outside
 from fusion_search.runtime.fitting import fitted
 from fusion_search.runtime.memory import Scratch, plan_memory, stride_of
@@ -24,7 +25,7 @@ from fusion_search.runtime.outputs import checked_outputs
 from fusion_search.runtime.ports import READABLE
 from fusion_search.runtime.refit import RunGroup
 from fusion_search.runtime.results import aligned
-from fusion_search.runtime.steps import CallStep, Choice, Choose, KernelStep, Made, make_steps
+from fusion_search.runtime.steps import AliasStep, CallStep, Choice, Choose, KernelStep, Made, make_steps
 from fusion_search.runtime.workspace import ARENA, FIRST_PORT, FLAG, PAGE, Layout, Workspace, Workspaces
 
 Array = np.ndarray[Any, Any]
@@ -66,6 +67,8 @@ class BoundPlan:
         Says how a kernel is to run in place of what the generator and the runtime choose.
     progress : callable, optional
         Told before each kernel is compiled or loaded which of how many it is.
+    aliasing : bool
+        Whether producers may write the parts of a concat where they belong (`fusion.aliases`).
 
     Attributes
     ----------
@@ -83,14 +86,16 @@ class BoundPlan:
         choose: Choose | None = None,
         *,
         progress: Callable[[str], None] | None = None,
+        aliasing: bool = True,
     ) -> None:
         self.graph = graph
         self.threads = int(numba.get_num_threads())
         #: The kernels as the generator makes them, by nodes.
         self.kernels: dict[tuple[str, ...], Made] = {}
         self._chosen: set[tuple[str, ...]] = set()
-        self.steps = make_steps(graph, groups, self.threads, generic, self._remembering(choose))
-        self.memory = plan_memory(graph, self.steps, self.threads)
+        self.placement = place_parts(graph, [_nodes(group) for group in groups]) if aliasing else Placement()
+        self.steps = make_steps(graph, groups, self.threads, generic, self._remembering(choose), self.placement.free)
+        self.memory = plan_memory(graph, self.steps, self.threads, self.placement)
         self._fit()
         before = loader.stats().compiled
         addresses = self._compile(progress or (lambda text: None))
@@ -115,7 +120,7 @@ class BoundPlan:
         fitting = fitted(self.graph, self.steps, self.memory, own, self.threads)
         if fitting != self.steps:
             self.steps = fitting
-            self.memory = plan_memory(self.graph, fitting, self.threads)
+            self.memory = plan_memory(self.graph, fitting, self.threads, self.placement)
 
     @property
     def peak_bytes(self) -> int:
@@ -160,6 +165,8 @@ class BoundPlan:
         self.segments: list[tuple[int, int] | CallStep] = []
         nowhere = Scratch(0, 0)
         for k, (step, start) in enumerate(zip(self.steps, starts, strict=True)):
+            if isinstance(step, AliasStep):
+                continue
             if isinstance(step, CallStep):
                 self.segments.append(step)
                 continue
@@ -204,6 +211,9 @@ class BoundPlan:
                 yield -1, self.constants[slot.value].ctypes.data + slot.number
             elif slot.value in self._moving:
                 yield self._moving[slot.value], slot.number
+            elif slot.value in self.memory.inside:
+                place = self.memory.inside[slot.value]
+                yield self._moving[place.block], place.offset + slot.number
             else:
                 yield ARENA, self.memory.offsets[slot.value] + slot.number
 
@@ -266,7 +276,7 @@ class BoundPlan:
     def run_until(self, stop: int, space: Workspace) -> None:
         """Run the steps before a step, by their place in `steps`."""
         kernels = sum(isinstance(step, KernelStep) for step in self.steps[:stop])
-        calls = stop - kernels
+        calls = sum(isinstance(step, CallStep) for step in self.steps[:stop])
         for segment in self.segments:
             if isinstance(segment, tuple) and segment[0] < kernels:
                 self.run_segment((segment[0], min(segment[1], kernels)), space)
@@ -312,8 +322,13 @@ class BoundPlan:
 
     def _view(self, name: str, space: Workspace) -> Array:
         value = self.graph.values[name]
-        start = self.memory.offsets[name]
-        return space.arena[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
+        block: Array
+        if name in self.memory.inside:
+            place = self.memory.inside[name]
+            start, block = place.offset, space.memory[place.block].reshape(-1).view(np.uint8)
+        else:
+            start, block = self.memory.offsets[name], space.arena
+        return block[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
 
     def _returned(self, space: Workspace, out: Mapping[str, Array]) -> dict[str, Array]:
         """Collect the results: a caller owns what it gets, which is never an input, a weight, or one array under two names."""
@@ -336,6 +351,10 @@ class BoundPlan:
 def _loaded(step: KernelStep, name: str) -> int:
     """Address of a kernel, or of a piece of it."""
     return loader.load(HEADER + step.kernel.source, [name])[name]
+
+
+def _nodes(group: RunGroup | Sequence[str]) -> Sequence[str]:
+    return group.nodes if isinstance(group, RunGroup) else group
 
 
 def _laid_out(array: Array, shape: tuple[int, ...]) -> Array:

@@ -52,7 +52,14 @@ class CallStep:
         return (self.node.name,)
 
 
-Step = KernelStep | CallStep
+@dataclass(frozen=True, slots=True)
+class AliasStep:
+    """A concat whose parts were written where they belong: nothing is left to do."""
+
+    nodes: tuple[str, ...]
+
+
+Step = KernelStep | CallStep | AliasStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,7 @@ def make_steps(
     threads: int,
     generic: Graph | None = None,
     choose: Choose | None = None,
+    free: frozenset[str] = frozenset(),
 ) -> list[Step]:
     """Generate the steps of a plan's groups, in order.
 
@@ -135,6 +143,8 @@ def make_steps(
         The model for generic extents: then kernels have the structure that serves all extents.
     choose : callable, optional
         Says how a kernel is to run; None leaves it as it is.
+    free : frozenset of str
+        Nodes that need no step when they are alone (`runtime.aliases`).
     """
     laid = paired(generic, graph) if generic is not None and generic is not graph else None
     structure, names = laid if laid is not None else (graph, {})
@@ -147,6 +157,9 @@ def make_steps(
     steps: list[Step] = []
     known: dict[Hashable, Made | None] = {}
     for group, mask in zip(nodes_of, masks, strict=True):
+        if len(group) == 1 and group[0] in free:
+            steps.append(AliasStep(group))
+            continue
         made = _made(program, mask, group, names, known, threads)
         if made is None:
             nodes = [bound[program.members[p].node.name] for p in program.distinct(mask)]

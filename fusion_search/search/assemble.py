@@ -15,7 +15,7 @@ from fusion_search.fusion.copies import MAX_USES, place
 from fusion_search.fusion.demands import as_record
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.reasons import Reason
-from fusion_search.fusion.space import MAX_NODES, SPACE, GroupSpace, Priced
+from fusion_search.fusion.space import MAX_NODES, GroupSpace, Priced
 from fusion_search.search.peak import fitting_order
 from fusion_search.search.plan import OuterLoop, Plan, PlanGroup, Schedule, Tile
 from fusion_search.search.quotient import execution_order
@@ -53,10 +53,11 @@ def assemble(
 def describe(space: GroupSpace) -> dict[str, Any]:
     """Name the space that was searched: kinds of group, limits, and what was refused by rule."""
     described: dict[str, Any] = {
-        "name": SPACE,
+        "name": space.name,
         "kinds": ["vertical", "siblings of a shared live-in", "multi-output", "cross-block over a shared outer loop", "horizontal"],
         "recomputation": f"of {len(set(space.program.copies.values()))} nodes, by each of up to {MAX_USES} uses",
         "reductions_split_over_blocks": False,
+        "aliases": f"{len(space.program.names(space.aliases))} concats that their producers can write" if space.aliasing else "off",
         "max_nodes": MAX_NODES,
         "max_contractions": space.max_heavy,
         "max_siblings": space.families.most if space.max_heavy > 1 else space.max_heavy,
@@ -161,16 +162,18 @@ def _group(space: GroupSpace, mask: int) -> PlanGroup:
     assert isinstance(priced, Priced), f"an illegal group came out of the search: {priced}"
     analysis = space.analysis(mask)
     nodes = program.names(mask)
+    free = space.free(mask)
     origin = tuple(dict.fromkeys(program.members[p].node.origin for p in bits(mask)))
     return PlanGroup(
         nodes,
         origin,
         tuple(program.value_name[value] for value in analysis.live_outs),
-        _schedule(program, analysis, priced.tiling),
+        Schedule() if free else _schedule(program, analysis, priced.tiling),
         priced.terms,
         priced.cost,
-        int(analysis.features.bytes_read),
-        int(analysis.features.bytes_written),
+        0 if free else int(analysis.features.bytes_read),
+        0 if free else int(analysis.features.bytes_written),
+        alias=free,
     )
 
 

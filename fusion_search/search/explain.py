@@ -135,6 +135,7 @@ class Explanation:
         state = "share one kernel" if self.fused else "share kernels in part only" if self.shared else "are in different kernels"
         held = f" (group {', '.join(map(str, self.shared))})" if self.shared else ""
         lines = [f"{self.a} and {self.b} {state}{held}."]
+        lines += [f"{name} is no kernel: its producers write it in place." for name in (self.a, self.b) if self._free(name)]
         if self.reasons:
             lines.append("No legal plan has it otherwise:" if self.fused else "One kernel for both is illegal:")
             lines += [f"  {reason}" for reason in self.reasons]
@@ -143,6 +144,10 @@ class Explanation:
         for name, flip in self.flips.items():
             lines.append(f"  {flip}" if flip else f"  no flip found along {name}, {self._tried(name)}")
         return "\n".join(lines)
+
+    def _free(self, name: str) -> bool:
+        homes = [group for group in self.plan.groups if name in group.nodes or name in group.origin]
+        return bool(homes) and all(group.alias for group in homes)
 
     def _forced(self, forced: Plan) -> list[str]:
         delta = self.delta_cost_s or 0.0

@@ -115,6 +115,7 @@ class Overview:
     def _group(self, k: int) -> str:
         group = self.plan.groups[k]
         nodes = "1 node" if len(group.nodes) == 1 else f"{len(group.nodes)} nodes"
+        nodes += " written by its producers" if group.alias else ""
         return f"group {k}, {nodes}: {names(name for name in group.origin if name) or names(group.nodes)}"
 
 

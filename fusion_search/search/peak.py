@@ -154,6 +154,7 @@ class _KeepAll:
         self.heavy, self.solo, self.max_nodes, self.max_heavy = space.heavy, space.solo, space.max_nodes, space.max_heavy
         self.key, self.blocked, self.hopeless, self.descriptions = space.key, space.blocked, space.hopeless, space.descriptions
         self.crowded, self.room = space.crowded, space.room
+        self.computed = space.computed
 
     def cost(self, group: int) -> int | None:
         found = self.space.cost(group)

@@ -106,7 +106,7 @@ class Plan:
     @property
     def launches(self) -> int:
         """Number of kernels."""
-        return len(self.groups)
+        return sum(not group.alias for group in self.groups)
 
     def records(self) -> list[dict[str, Any]]:
         """Return one flat dict a group, units in the keys."""
@@ -116,6 +116,7 @@ class Plan:
                 "profile": self.profile.name,
                 "method": self.method,
                 "group": k,
+                "alias": group.alias,
                 "nodes": len(group.nodes),
                 "origin": " ".join(group.origin),
                 "cost_s": group.cost_s,

@@ -103,7 +103,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlanGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One kernel.
+    """One kernel, or one concat that needs none.
 
     Attributes
     ----------
@@ -123,6 +123,8 @@ class PlanGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         Distinct live-ins and live-outs in whole cache lines.
     tuned : Tuned or None
         Another schedule that the group runs by, and what it measured.
+    alias : bool
+        It is no kernel: a concat whose parts are written where they belong by the groups that compute them.
     """
 
     nodes: tuple[str, ...]
@@ -134,6 +136,7 @@ class PlanGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     bytes_read: int
     bytes_written: int
     tuned: Tuned | None = None
+    alias: bool = False
 
     @property
     def cost_s(self) -> float:
@@ -269,7 +272,8 @@ def _object(group: PlanGroup, indent: str, between: str) -> str:
     said = [f'"{name}": {_json(getattr(group, name))}' for name in ("nodes", "origin", "stores", "schedule")]
     cost = ", ".join(f'"{name}": {_json(getattr(group, name))}' for name in ("terms", "cost_as", "bytes_read", "bytes_written"))
     tuned = [] if group.tuned is None else [f'"tuned": {_json(group.tuned)}']
-    return f"{indent} {{" + between.join([*said, cost, *tuned]) + "}"
+    free = ['"alias": true'] if group.alias else []
+    return f"{indent} {{" + between.join([*said, cost, *tuned, *free]) + "}"
 
 
 def _listed(name: str, entries: Sequence[str]) -> str:

@@ -70,6 +70,9 @@ class GroupSpace(Protocol):
     def room(self, group: int, candidates: int) -> int:
         """Those of some nodes with each of which a group that is not crowded would not be crowded either."""
 
+    def computed(self, group: int) -> int:
+        """How many nodes a group's kernel computes, copies of one node once; 0 when it is no kernel."""
+
     def hopeless(self, group: int) -> bool:
         """Whether neither an illegal group nor any that holds it is legal, as far as the space can tell cheaply."""
 
@@ -200,9 +203,9 @@ def _text(key: Hashable) -> str:
 class Tiebreak:
     """An additive secondary cost that makes the multiset of group keys of a best plan unique.
 
-    Among plans of equal cost the one with fewest groups wins, then the one with the smallest sum of 62-bit
-    fingerprints of the structural keys. Both are sums over groups that know nothing of node numbers, so that the
-    winner's multiset of keys does not change when nodes are numbered otherwise (but for a collision of two sums).
+    Among plans of equal cost the one with fewest kernels wins, then the one whose kernels compute fewest nodes, then the one with the
+    smallest sum of 62-bit fingerprints of the structural keys. All are sums over groups that know nothing of node numbers, so that
+    the winner's multiset of keys does not change when nodes are numbered otherwise (but for a collision of two sums).
     """
 
     __slots__ = ("_seen", "_space")
@@ -217,5 +220,7 @@ class Tiebreak:
         value = self._seen.get(key)
         if value is None:
             digest = hashlib.blake2b(_text(key).encode(), digest_size=8).digest()
-            value = self._seen[key] = (1 << 80) + (int.from_bytes(digest, "big") >> 2)
+            fingerprint = int.from_bytes(digest, "big") >> 2
+            nodes = self._space.computed(group)
+            value = self._seen[key] = (bool(nodes) << 104) + (nodes << 80) + fingerprint
         return value

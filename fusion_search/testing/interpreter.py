@@ -113,7 +113,7 @@ class Interpreter:
             for step in self.steps:
                 if isinstance(step, CallStep):
                     run.call(step)
-                else:
+                elif isinstance(step, KernelStep):
                     run.kernel(scratch_apart(step.kernel))
         return run.values
 

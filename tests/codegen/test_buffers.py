@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusion_search.codegen.buffers import ALIGN, Arena, Lifetime, plan_buffers
+from fusion_search.codegen.buffers import ALIGN, Arena, Lifetime, Piece, cut, plan_buffers
 from fusion_search.codegen.kernel import scratch_apart
 from fusion_search.ir.builder import GraphBuilder
 from fusion_search.runtime.steps import KernelStep, make_steps
@@ -89,3 +89,49 @@ def test_parts_of_a_kernel_s_scratch_share_what_no_stage_uses_together() -> None
         arena = Arena({str(p.slot): made.slots[p.slot].number for p in made.reserved}, made.scratch_bytes)
         assert all(arena.offsets[p.name] + p.nbytes <= arena.nbytes for p in parts)
         assert not any(clash(a, b) and overlap(arena, a, b) for a, b in combinations(parts, 2))
+
+
+# ---------------------------------------------------------------------- values in pieces
+
+
+@st.composite
+def pieces(draw: st.DrawFn) -> list[Piece]:
+    found = []
+    for _ in range(draw(st.integers(1, 6))):
+        start, first = draw(st.integers(0, 600)), draw(st.integers(0, 12))
+        found.append(Piece(start, start + draw(st.integers(1, 300)), first, first + draw(st.integers(0, 6))))
+    return found
+
+
+@given(pieces())
+def test_cutting_keeps_every_byte_as_long_as_any_value_over_it(values: list[Piece]) -> None:
+    made = cut(values)
+    assert all(a.stop <= b.start for a, b in pairwise(made))
+    for byte in range(0, 900, 7):
+        over = [v for v in values if v.start <= byte < v.stop]
+        held = [p for p in made if p.start <= byte < p.stop]
+        assert [(p.first, p.last) for p in held] == ([(min(v.first for v in over), max(v.last for v in over))] if over else [])
+
+
+@given(st.lists(pieces(), max_size=4), lifetimes())
+def test_pieces_alive_together_do_not_overlap(in_pieces: list[list[Piece]], others: list[Lifetime]) -> None:
+    values = list(others)
+    for k, found in enumerate(in_pieces):
+        made = cut(found)
+        nbytes = max(p.stop for p in made)
+        values.append(Lifetime(f"p{k}", nbytes, min(p.first for p in made), max(p.last for p in made), made))
+    arena = plan_buffers(values)
+    spans = [
+        (v.name, arena.offsets[v.name] + p.start, arena.offsets[v.name] + p.stop, p.first, p.last)
+        for v in values
+        if v.nbytes
+        for p in (v.pieces or (Piece(0, v.nbytes, v.first, v.last),))
+    ]
+    assert all(arena.offsets[v.name] % ALIGN == 0 and arena.offsets[v.name] + v.nbytes <= arena.nbytes for v in values)
+    for a, b in combinations(spans, 2):
+        assert a[0] == b[0] or a[2] <= b[1] or b[2] <= a[1] or a[4] < b[3] or b[4] < a[3]
+
+
+def test_what_comes_later_fits_into_a_piece_that_is_not_there_yet() -> None:
+    joined = Lifetime("joined", 1280, 0, 5, (Piece(0, 640, 0, 5), Piece(640, 1280, 4, 5)))
+    assert plan_buffers([joined, Lifetime("between", 640, 1, 3)]).nbytes == 1280

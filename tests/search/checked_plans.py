@@ -34,6 +34,7 @@ def group_of(space: GroupSpace, mask: int, priced: Priced | None = None) -> Plan
     found = priced or space.priced(mask)
     assert isinstance(found, Priced), found
     analysis = space.analysis(mask)
+    free = space.free(mask)
     members = [program.members[p] for p in analysis.positions]
 
     def outer(atom: int) -> OuterLoop:
@@ -52,11 +53,12 @@ def group_of(space: GroupSpace, mask: int, priced: Priced | None = None) -> Plan
         nodes=tuple(member.node.name for member in members),
         origin=tuple(dict.fromkeys(member.node.origin for member in members)),
         stores=tuple(program.value_name[v] for v in analysis.live_outs),
-        schedule=Schedule(tuple(tiles)),
+        schedule=Schedule() if free else Schedule(tuple(tiles)),
         terms=found.terms,
         cost_as=found.cost,
-        bytes_read=analysis.features.bytes_read,
-        bytes_written=analysis.features.bytes_written,
+        bytes_read=0 if free else analysis.features.bytes_read,
+        bytes_written=0 if free else analysis.features.bytes_written,
+        alias=free,
     )
 
 
@@ -67,7 +69,8 @@ def plan_of(space: GroupSpace, masks: Sequence[int], status: str = "feasible") -
     cost = sum(group.cost_as for group in groups)
     model = space.model
     bound = cost if status == "optimal" else 0
-    return Plan(space.program.graph, space.profile, model.name, dict(model.weights), "test", groups, status, cost, bound, {}, {})
+    named = {"name": space.name}
+    return Plan(space.program.graph, space.profile, model.name, dict(model.weights), "test", groups, status, cost, bound, named, {})
 
 
 def merged(space: GroupSpace, rng: random.Random, tries: int = 40) -> list[int]:

@@ -87,6 +87,9 @@ class RandomSpace(Counted):
         inner = frozenset((self.labels[u], self.labels[v]) for u in nodes for v in members(self.succs[u] & group))
         return frozenset(self.labels[v] for v in nodes), inner
 
+    def computed(self, group: int) -> int:
+        return group.bit_count()
+
     def hopeless(self, group: int) -> bool:
         """Exact where that is cheap: growth then stops as early as it ever may."""
         rest = ((1 << self.n) - 1) & ~group
@@ -246,6 +249,9 @@ class NetworkSpace(Counted):
 
     def key(self, group: int) -> Hashable:
         return group
+
+    def computed(self, group: int) -> int:
+        return group.bit_count()
 
     def hopeless(self, group: int) -> bool:
         return False

@@ -16,6 +16,7 @@ import costmodels
 from fusion_search.ir.graph import Graph
 from fusion_search.search.plan import Plan, PlanGroup, Tile, Tuned
 
+from .aliases import alias_errors, aliasing, written_in_place
 from .counts import Counts
 from .demands import broken
 from .digits import Digits
@@ -58,10 +59,11 @@ def check(graph: Graph, plan: Plan) -> list[Violation]:
         found.append(Violation("cost", "plan", f"cannot be priced: {error}"))
         model = None
     memory = _Memory(facts, plan)
+    free = written_in_place(facts) if aliasing(plan) else set()
     for k, group in enumerate(plan.groups):
         if group.nodes and len(set(group.nodes)) == len(group.nodes) and facts.steps.keys() >= set(group.nodes):
-            found += _group(facts, memory, plan, group, model, f"group {k} ({shown(group.nodes)})")
-    return [*found, *broken(facts, plan), *_certificate(plan)]
+            found += _group(facts, memory, plan, group, model, free, f"group {k} ({shown(group.nodes)})")
+    return [*found, *broken(facts, plan, free), *_certificate(plan)]
 
 
 def _cover(facts: Facts, plan: Plan) -> Iterator[Violation]:
@@ -106,7 +108,7 @@ def _order(facts: Facts, plan: Plan) -> Iterator[Violation]:
 
 
 def _group(
-    facts: Facts, memory: _Memory, plan: Plan, group: PlanGroup, model: costmodels.CostModel | None, where: str
+    facts: Facts, memory: _Memory, plan: Plan, group: PlanGroup, model: costmodels.CostModel | None, free: set[str], where: str
 ) -> Iterator[Violation]:
     steps = [facts.steps[name] for name in sorted(group.nodes, key=facts.place.__getitem__)]
     if tuple(step.name for step in steps) != group.nodes:
@@ -115,6 +117,10 @@ def _group(
     origins = {step.node.origin for step in steps}
     if not origins - {""} <= set(group.origin) <= origins | {step.name for step in steps}:
         yield Violation("origin", where, "its nodes come from other nodes of the model than it says")
+    yield from alias_errors(group, free, where)
+    if group.alias:
+        yield from _nothing(plan, group, model, where)
+        return
     unfit = list(illegal(facts, steps, group.stores, group.schedule.tiles, plan.profile, where))
     yield from unfit
     digits = Digits(steps, plan.profile.line_bytes)
@@ -165,15 +171,35 @@ def _price(
     """Count again, price again; every bit has to be the same."""
     counts = Counts(facts, steps, group.stores, group.schedule.tiles, digits, plan.profile.line_bytes)
     features = counts.features()
+    yield from _bytes(group, features, where)
+    if features.scratch_bytes > plan.profile.fast_memory_bytes:
+        needs = f"one block needs {features.scratch_bytes:.0f} bytes of scratch"
+        yield Violation("capacity", where, f"{needs}, {plan.profile.name} has {plan.profile.fast_memory_bytes}")
+    yield from _terms(plan, group, features, model, where)
+    yield from _least(plan, group, counts, model, where)
+
+
+def _nothing(plan: Plan, group: PlanGroup, model: costmodels.CostModel | None, where: str) -> Iterator[Violation]:
+    """What is no kernel moves nothing, launches nothing and computes nothing."""
+    none = costmodels.RecomputedFlops(0, 0, 0)
+    features = costmodels.GroupFeatures(1, 0, 0, (), 0, 1, 0, 0, 1, 0, costmodels.Flops(0, 0, 0), none)
+    yield from _bytes(group, features, where)
+    if model is not None:
+        yield from _terms(plan, group, features, model, where)
+
+
+def _bytes(group: PlanGroup, features: costmodels.GroupFeatures, where: str) -> Iterator[Violation]:
     for what, said, counted in (
         ("bytes_read", group.bytes_read, features.bytes_read),
         ("bytes_written", group.bytes_written, features.bytes_written),
     ):
         if said != counted:
             yield Violation("bytes", where, f"{what} is {said}, counted {counted}")
-    if features.scratch_bytes > plan.profile.fast_memory_bytes:
-        needs = f"one block needs {features.scratch_bytes:.0f} bytes of scratch"
-        yield Violation("capacity", where, f"{needs}, {plan.profile.name} has {plan.profile.fast_memory_bytes}")
+
+
+def _terms(
+    plan: Plan, group: PlanGroup, features: costmodels.GroupFeatures, model: costmodels.CostModel, where: str
+) -> Iterator[Violation]:
     terms = model.terms(features, plan.profile)
     if group.terms != terms:
         differ = [f"{name} {group.terms.get(name)} (counted {terms.get(name)})" for name in {**terms, **group.terms}]
@@ -182,8 +208,6 @@ def _price(
     cost = costmodels.attoseconds(model.cost_s(terms, plan.profile))
     if group.cost_as != cost:
         yield Violation("cost", where, f"cost_as is {group.cost_as}, priced {cost}")
-
-    yield from _least(plan, group, counts, model, where)
 
 
 def _least(plan: Plan, group: PlanGroup, counts: Counts, model: costmodels.CostModel, where: str) -> Iterator[Violation]:

@@ -11,6 +11,7 @@ from fusion_search.search.plan import Tile
 
 from .digits import Digits, flat_form, same_digit, strides
 from .facts import Facts, Operand, Step
+from .in_parts import evaluated_in_parts
 from .schedules import carried, inside, reads_along
 
 #: Scalars that every kernel keeps live: the loop counter, the bound and addresses.
@@ -41,6 +42,7 @@ class Counts:
         self.facts, self.steps, self.stores, self.tiles, self.digits, self.line = facts, steps, stores, tiles, digits, line_bytes
         self.blocks: list[int] = []
         self.makers = {value: step for step in steps for value in step.node.outputs}
+        self.in_parts = evaluated_in_parts(steps, stores, digits)
         # what does not depend on the sizes of tiles
         self.buffers = self._buffers()
         self.live = TEMPLATE_LIVE + self._live()
@@ -143,6 +145,8 @@ class Counts:
 
     def _one_nest(self, maker: Step, reader: Step, operand: Operand) -> bool:
         """Whether a value can be computed where it is read: same loops, same point, known at once."""
+        if maker.name in self.in_parts:
+            return True
         expression = maker.spec.kind in ("map", "gather") or (maker.spec.kind == "layout" and maker.spec.body is not None)
         if not expression or reader.spec.kind in ("contract", "window"):
             return False

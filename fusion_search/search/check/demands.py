@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import prod
 
 import costmodels
@@ -16,8 +16,8 @@ from .schedules import ScheduleCheck
 from .switched_off import fused_anyway
 
 
-def broken(facts: Facts, plan: Plan) -> Iterator[Violation]:
-    """Yield every demand that a plan breaks.
+def broken(facts: Facts, plan: Plan, free: Collection[str] = ()) -> Iterator[Violation]:
+    """Yield every demand that a plan breaks; the nodes in `free` cost nothing alone.
 
     `min_gain_s` compares a group with the least J of its nodes, each alone; any schedule of theirs bounds that from above, and a few
     are tried, so that what is reported is broken, and what hides behind a better schedule is the search's claim. Groups whose schedule
@@ -38,7 +38,8 @@ def broken(facts: Facts, plan: Plan) -> Iterator[Violation]:
             yield from fused_anyway(facts, plan, demand)
         elif kind == "min_gain_s":
             named = {name for other in constraints if other["kind"] == "must_fuse" for name in other["nodes"]}
-            yield from _little_gain(facts, plan, float(demand["least_s"]), {core for name in named for core in _stands_for(facts, name)})
+            exempt = {core for name in named for core in _stands_for(facts, name)}
+            yield from _little_gain(facts, plan, float(demand["least_s"]), exempt, free)
 
 
 def _stands_for(facts: Facts, name: str) -> set[str]:
@@ -83,7 +84,7 @@ def _memory(facts: Facts, plan: Plan, limit: int) -> Iterator[Violation]:
         alive = {value: size for value, size in alive.items() if value in facts.returned or left.get(value)}
 
 
-def _little_gain(facts: Facts, plan: Plan, least_s: float, exempt: set[str]) -> Iterator[Violation]:
+def _little_gain(facts: Facts, plan: Plan, least_s: float, exempt: set[str], free: Collection[str]) -> Iterator[Violation]:
     """Groups that save less than they have to, whatever the schedules of their nodes; groups that were demanded are exempt."""
     try:
         model = costmodels.model(plan.cost_model, plan.weights)
@@ -92,7 +93,7 @@ def _little_gain(facts: Facts, plan: Plan, least_s: float, exempt: set[str]) -> 
     least = costmodels.attoseconds(least_s)
     for k, group in enumerate(plan.groups):
         if len(group.nodes) > 1 and not exempt & set(group.nodes):
-            most = sum(_alone_at_most(facts, plan, step, model) for step in _steps(facts, group))
+            most = sum(_alone_at_most(facts, plan, step, model) for step in _steps(facts, group) if step.name not in free)
             if most - group.cost_as < least:
                 saved = (most - group.cost_as) * 1e-18
                 yield Violation("demand", f"group {k} ({shown(group.nodes)})", f"saves at most {saved:.3g} s, which min_gain_s forbids")

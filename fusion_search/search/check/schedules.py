@@ -12,6 +12,7 @@ from fusion_search.search.plan import OuterLoop, Tile
 
 from .digits import Digit, Digits, flat_form, same_digit, strides
 from .facts import Operand, Step, Violation
+from .in_parts import evaluated_in_parts
 
 #: Points of the reader's loops that are tried on every inner edge, beside the proof.
 SAMPLES = 3
@@ -52,6 +53,7 @@ class ScheduleCheck:
         self.steps, self.stores, self.tiles, self.digits, self.where = steps, set(stores), tiles, digits, where
         self.loops = [loop for tile in tiles for loop in tile.loops]
         self.makers = {value: step for step in steps for value in step.node.outputs}
+        self.in_parts = evaluated_in_parts(steps, self.stores, digits)
 
     def violations(self) -> Iterator[Violation]:
         """Yield what is wrong; later rules only when the earlier ones hold. Loops without points cannot be wrong."""
@@ -85,6 +87,9 @@ class ScheduleCheck:
                     yield f"along loop {index} of {name} data says what is written"
                 elif index in members[name].domain.serial:
                     yield f"loop {index} of {name} runs in order: no block can begin inside it"
+                elif name in self.in_parts:
+                    if loop.carried.get(self.in_parts[name]) != (index, step):
+                        yield f"{name} is evaluated in {self.in_parts[name]}, which carries another loop"
                 elif step < 1 or (members[name].extents[index] % (step * loop.extent) if loop.extent else members[name].extents[index]):
                     yield f"loop {index} of {name} has no digit of step {step} and extent {loop.extent}"
 
@@ -93,6 +98,8 @@ class ScheduleCheck:
         for k, loop in enumerate(self.loops):
             spelled: dict[tuple[int, ...], str] = {}
             for name in loop.carried:
+                if name in self.in_parts:
+                    continue
                 whole = carried(loop, name)
                 assert whole is not None
                 atoms = [digit for digit in self.digits.of.get((name, whole.loop), ()) if inside(digit, whole)]
@@ -102,8 +109,15 @@ class ScheduleCheck:
             if len(spelled) > 1:
                 yield f"outer loop {k} is not one loop: nothing joins {' and '.join(sorted(spelled.values())[:2])} along it"
                 continue
+            if not spelled:
+                yield f"outer loop {k} is carried by nothing but what is evaluated elsewhere"
+                continue
             names = set(next(iter(spelled)))
             for step in self.steps:
+                if step.name in self.in_parts:
+                    if (step.name in loop.carried) != (self.in_parts[step.name] in loop.carried):
+                        yield f"outer loop {k}: {step.name} is evaluated in {self.in_parts[step.name]}, and one of them does not carry it"
+                    continue
                 mine = [digit for digit in self.digits.member(step.name) if self.digits.name[digit] in names]
                 if any(not self.digits.parallel(digit) for digit in mine):
                     yield f"outer loop {k} is a reduction loop of {step.name}"
@@ -126,7 +140,7 @@ class ScheduleCheck:
     def _inner(self) -> Iterator[tuple[Step, Operand, Step]]:
         for step in self.steps:
             for operand in step.operands:
-                if operand.base in self.makers:
+                if operand.base in self.makers and self.makers[operand.base].name not in self.in_parts:
                     yield step, operand, self.makers[operand.base]
 
     def _edges(self) -> Iterator[str]:

@@ -1,0 +1,66 @@
+"""Maps evaluated in the parts of pads and concats: exact, and the same to the checker."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fusion_search as fs
+from fusion_search.fusion.space import GroupSpace
+from fusion_search.search.assemble import assemble
+from fusion_search.search.check import check
+from fusion_search.search.methods import METHODS
+from fusion_search.testing.graphs import random_partition
+from tests.fusion.padded import random_padded
+from tests.fusion.programs import graph_of, space_of
+from tests.fusion.test_parts import halves, padded
+from tests.search.checked_plans import edit_loop, loops_of, rules
+from tests.search.test_aliases import everything
+
+
+@pytest.mark.parametrize("profile", ["nvidia-h100-sxm", "local"])
+def test_equals_trying_everything(profile: str) -> None:
+    evaluated = 0
+    for seed in range(60):
+        space = space_of(random_padded(seed, 6), profile)
+        if space.n > 8:
+            continue
+        plan = METHODS["exact"](space, 30.0)
+        assert plan.status == "optimal"
+        assert plan.cost_as == everything(space)[0]
+        assert check(plan.graph, plan) == []
+        evaluated += sum(len(space.analysis(space.program.mask(group.nodes)).in_parts) for group in plan.groups)
+    assert evaluated > 10
+
+
+def test_the_checker_counts_every_group_alike() -> None:
+    evaluated = 0
+    for seed in range(100):
+        space: GroupSpace = space_of(random_padded(seed))
+        masks = random_partition(space, np.random.default_rng(seed))
+        evaluated += sum(len(space.analysis(mask).in_parts) for mask in masks)
+        plan = assemble(space, masks, method="test")
+        assert check(plan.graph, plan) == []
+    assert evaluated > 40
+
+
+def test_a_loop_that_is_not_the_pad_s_is_found() -> None:
+    graph = graph_of(padded)
+    plan = fs.search(graph, fs.load_profile("nvidia-h100-sxm"))
+    relu, pad = (next(node.name for node in graph.nodes if node.op == op) for op in ("Relu", "Pad"))
+    assert [loop.carried[relu] for _, _, loop in loops_of(plan, pad)] == [loop.carried[pad] for _, _, loop in loops_of(plan, pad)]
+    lost = edit_loop(plan, pad, lambda loop: type(loop)(loop.extent, {n: at for n, at in loop.carried.items() if n != relu}))
+    assert "schedule" in rules(check(graph, lost))
+    other = edit_loop(plan, pad, lambda loop: type(loop)(loop.extent, {**loop.carried, relu: (1 - loop.carried[relu][0], 1)}))
+    assert "schedule" in rules(check(graph, other))
+    alone = edit_loop(plan, pad, lambda loop: type(loop)(loop.extent, {n: at for n, at in loop.carried.items() if n != pad}))
+    assert "schedule" in rules(check(graph, alone))
+
+
+@pytest.mark.parametrize("build", [padded, halves])
+def test_one_kernel(build: object) -> None:
+    graph = graph_of(build)  # type: ignore[arg-type]
+    for profile in ("local", "nvidia-a100-sxm"):
+        plan = fs.search(graph, fs.load_profile(profile))
+        assert plan.launches == 1
+        assert check(graph, plan) == []
