@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import costmodels
-from fusion_search.codegen.capability import can_emit
+from fusion_search.codegen.capability import can_emit, plainly_emitted
 from fusion_search.errors import UsageError
 from fusion_search.fusion.copies import copyable
 from fusion_search.fusion.program import Program
@@ -38,7 +38,7 @@ _programs = _Programs()
 
 @lru_cache(maxsize=8)
 def _space_on(program: Program, profile: Profile, model: costmodels.CostModel) -> GroupSpace:
-    return GroupSpace(program, profile, model, can_emit if profile.runs_here else None)
+    return GroupSpace(program, profile, model, can_emit if profile.runs_here else None, plainly_emitted if profile.runs_here else None)
 
 
 def space_like(plan: Plan) -> Callable[[Graph, Profile], GroupSpace]:

@@ -14,10 +14,9 @@ Reductions are not split over blocks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from math import prod
 from typing import Any, Literal
 
@@ -27,6 +26,7 @@ from costmodels import Flops, GroupFeatures, RecomputedFlops, Reread
 from fusion_search.fusion.loops import GroupLoops, Read, group_loops, tangled_members
 from fusion_search.fusion.parts import InPart, evaluate_in_parts, in_parts
 from fusion_search.fusion.program import Member, Operand, Program, bits
+from fusion_search.fusion.tilings import Tilings, tilings_of
 from fusion_search.ir.spec import Access
 
 #: Scalars that a kernel keeps live whatever it computes: the loop counter, the bound and addresses.
@@ -129,7 +129,7 @@ def analyse(program: Program, group: int, line_bytes: int) -> Analysis:
         sharing = {(r.reader, r.operand) for r in reads if (r.reader, r.operand) in sharing and r.producer not in tangled}
     stages, scratch = _stages(len(members), reads, sharing)
     knobs = _knobs(members, loops, outer, parallel, scratch)
-    tilings = tuple(product(*(_tiles(prod(loops.extents[a] for a in knob)) for knob in knobs)))
+    tilings = tilings_of(tuple(prod(loops.extents[a] for a in knob) for knob in knobs))
     features = _Counter(members, loops, outer, carried, line_bytes).count(leaving, scratch, knobs, tilings)
     ins = {m.operands[k].base for i, m in enumerate(members) for k in range(len(m.operands)) if _is_live_in(m.operands[k], mask)}
     return Analysis(
@@ -142,7 +142,7 @@ def analyse(program: Program, group: int, line_bytes: int) -> Analysis:
         tuple(sorted(ins)),
         tuple(value for _, value in leaving),
         knobs,
-        tilings,
+        tilings.tilings,
         tuple([i for i in needing_outer_loops(members, reads) if parallel[i].isdisjoint(outer)]),
         features,
     )
@@ -168,7 +168,8 @@ def features_under(
     carried = [[a for loop in analysis.loops.loops[i][: m.domain.rank] for a in loop] for i, m in enumerate(members)]
     counter = _Counter(members, analysis.loops, analysis.outer, carried, line_bytes)
     knobs, tiles = tuple(atoms for atoms, _ in blocks), tuple(tile for _, tile in blocks)
-    return counter.count(live_outs(program, analysis.positions, group), analysis.scratch, knobs, (tiles,))
+    tilings = Tilings([prod(analysis.loops.extents[a] for a in knob) for knob in knobs], [tiles])
+    return counter.count(live_outs(program, analysis.positions, group), analysis.scratch, knobs, tilings)
 
 
 def _is_live_in(operand: Operand, mask: int) -> bool:
@@ -236,15 +237,6 @@ def pointwise(member: Member) -> bool:
     return member.spec.kind in ("map", "gather") or (member.spec.kind == "layout" and member.spec.body is not None)
 
 
-@lru_cache(maxsize=4096)
-def _tiles(extent: int) -> tuple[int, ...]:
-    sizes, tile = [], 1
-    while tile < extent:
-        sizes.append(tile)
-        tile *= 2
-    return (*sizes, max(extent, 1))
-
-
 def _knobs(
     members: Sequence[Member], loops: GroupLoops, outer: tuple[int, ...], parallel: Sequence[frozenset[int]], scratch: tuple[int, ...]
 ) -> tuple[tuple[int, ...], ...]:
@@ -283,38 +275,20 @@ class _Counter:
         leaving: list[tuple[int, int]],
         scratch: tuple[int, ...],
         knobs: tuple[tuple[int, ...], ...],
-        tilings: tuple[tuple[int, ...], ...],
+        tilings: Tilings,
     ) -> GroupFeatures:
         members, extents, outer = self.members, self.loops.extents, self.outer
-        tiles: dict[int, Any] = {}
-        repeats: dict[int, Any] = {}  # knob -> number of blocks along it
         knob_of = {atom: k for k, knob in enumerate(knobs) for atom in knob}
-        table = np.array(tilings, dtype=np.float64).reshape(len(tilings), len(knobs))
-        for k, knob in enumerate(knobs):
-            tiles[k] = table[:, k] if len(tilings) > 1 else float(table[0, k])
-            repeats[k] = np.ceil(prod(extents[a] for a in knob) / tiles[k])
-        blocks: Any = float(prod(extents[a] for a in outer if a not in knob_of))
-        for count in repeats.values():
-            blocks = blocks * count
+        blocks: Any = float(prod(extents[a] for a in outer if a not in knob_of)) * tilings.blocks
         if members[0].spec.kind == "opaque":
             blocks = UNBOUNDED_BLOCKS
-
-        factors: dict[tuple[bool, ...], Any] = {}
         leads = [knob[0] for knob in knobs]
 
-        def times(atoms: frozenset[int]) -> Any:
-            """Blocks along the outer loops that are not among `atoms`."""
-            inside = tuple([lead in atoms for lead in leads])
-            factor = factors.get(inside)
-            if factor is None:
-                factor = 1.0
-                for k, there in enumerate(inside):
-                    if not there:
-                        factor = factor * repeats[k]
-                factors[inside] = factor
-            return factor
+        def inside(atoms: frozenset[int]) -> int:
+            """The knobs among some atoms."""
+            return sum(1 << k for k, lead in enumerate(leads) if lead in atoms)
 
-        bytes_read, rereads = self._reads(times, bool(knobs))
+        bytes_read, rereads = self._reads(lambda atoms: tilings.more(inside(atoms))[0], bool(knobs))
         scratch_bytes: Any = 0.0
         for i in scratch:
             size: Any = float(members[i].itemsize)
@@ -323,11 +297,11 @@ class _Counter:
                     size *= extents[atom]
             for k, knob in enumerate(knobs):
                 if knob[0] in self.parallel[i]:
-                    size = size * tiles[k]
+                    size = size * tilings.tiles[k]
             scratch_bytes = scratch_bytes + size
         flops = {"simple": 0, "special": 0, "contract": 0}
         again: dict[str, Any] = {"simple": 0.0, "special": 0.0, "contract": 0.0}
-        repeated: dict[tuple[Literal["simple", "special", "contract"], frozenset[int]], int] = {}
+        repeated: dict[tuple[Literal["simple", "special", "contract"], int], int] = {}
         iterations = 1
         for i, member in enumerate(members):
             points = prod(member.domain.extents)
@@ -336,11 +310,11 @@ class _Counter:
             if cls != "none":
                 work = int(points * member.spec.flops)
                 flops[cls] += work
-                atoms = self.parallel[i]
-                repeated[cls, atoms] = repeated.get((cls, atoms), 0) + work
+                there = inside(self.parallel[i])
+                repeated[cls, there] = repeated.get((cls, there), 0) + work
         if knobs:
-            for (kind, atoms), work in repeated.items():
-                again[kind] = again[kind] + work * (times(atoms) - 1.0)
+            for (kind, there), work in repeated.items():
+                again[kind] = again[kind] + work * tilings.more(there)[0]
         written = sum(self._lines(members[i].output_bytes[members[i].outputs.index(value)]) for i, value in leaving)
         return GroupFeatures(
             nodes=len(members),
@@ -360,7 +334,7 @@ class _Counter:
     def _lines(self, nbytes: int) -> int:
         return -(-nbytes // self.line) * self.line
 
-    def _reads(self, times: Any, tiled: bool) -> tuple[int, tuple[Reread, ...]]:
+    def _reads(self, more_reads: Callable[[frozenset[int]], Any], tiled: bool) -> tuple[int, tuple[Reread, ...]]:
         """Bytes of the distinct live-ins, and the operands that are read again."""
         regions: dict[int, dict[tuple[Any, ...], int]] = {}
         full: dict[int, int] = {}
@@ -374,7 +348,7 @@ class _Counter:
             full[operand.base] = self._lines(operand.itemsize * prod(operand.base_shape))
             regions.setdefault(operand.base, {})[key] = nbytes
             if tiled:
-                more = times(_used(read, self.members, self.parallel)) - 1.0
+                more = more_reads(_used(read, self.members, self.parallel))
                 extra[operand.base] = more if operand.base not in extra else np.maximum(extra[operand.base], more)
         sizes = {base: min(full[base], sum(parts.values())) for base, parts in regions.items()}
         rereads = tuple(Reread(sizes[base], more) for base, more in extra.items() if np.any(more > 0))

@@ -61,6 +61,7 @@ class CoarseSpace:
     solo: int = field(init=False)
     max_nodes: int = field(init=False)
     _kin: dict[int, int] = field(init=False, default_factory=dict)
+    _described: dict[int, list[int]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         fine = self.fine
@@ -146,7 +147,9 @@ class CoarseSpace:
         """For each chain a number that says what it is and how it stands to the chains around it (`fusion.likeness`)."""
         if self.fine.joined:  # then nodes behind consecutive chains need not be consecutive
             return None
-        return describe_nodes(self.fine.program, self.clusters, reach, self.fine.touched | self.fine.copied)
+        if reach not in self._described:  # asked for once for each component
+            self._described[reach] = describe_nodes(self.fine.program, self.clusters, reach, self.fine.touched | self.fine.copied)
+        return self._described[reach]
 
     def blocked(self, u: int, v: int) -> bool:
         """True when an edge from chain to chain is one that no legal group holds."""

@@ -206,14 +206,14 @@ def tangled_members(program: Program, group: int, line_bytes: int, edges: set[tu
     return _solved(program, group, line_bytes)[0].tangled(edges)
 
 
-def _solved(program: Program, group: int, line_bytes: int) -> tuple[_Unifier, GroupLoops]:
+def _solved(program: Program, group: int, line_bytes: int) -> tuple[Unifier, GroupLoops]:
     positions = program.distinct(group)
     local = {p: i for i, p in enumerate(positions)}
     if program.copies:
         local = {q: i for p, i in local.items() for q in bits(program.copies.get(p, 1 << p) & group)}
     dropped: set[int] = set()
     while True:
-        unifier = _Unifier(program, positions, local, line_bytes, dropped)
+        unifier = Unifier(program, positions, local, line_bytes, dropped)
         found = unifier.solve()
         more = unifier.guilty(found.conflicts) if found.conflicts else set()
         if not more:
@@ -221,7 +221,7 @@ def _solved(program: Program, group: int, line_bytes: int) -> tuple[_Unifier, Gr
         dropped |= more
 
 
-class _Unifier:
+class Unifier:
     """The loops of a group as numbered elements: those of each member in a row, then the dimensions of shared live-ins."""
 
     def __init__(self, program: Program, positions: Sequence[int], local: dict[int, int], line_bytes: int, dropped: set[int]) -> None:
@@ -284,6 +284,11 @@ class _Unifier:
 
     def solve(self) -> GroupLoops:
         """Join the elements, cut them where views do, and number what comes out."""
+        self.cut_all()
+        return self._finish(self.atoms)
+
+    def cut_all(self) -> bool:
+        """Join the elements and cut them where views do; False when some view cannot be followed, and nothing is cut."""
         sets, first = self.sets, self.first
         cut: list[tuple[list[int], list[int]]] = []
         for i, k, owner, _ in self.edges:
@@ -295,11 +300,12 @@ class _Unifier:
                 else:
                     cut.append(([owner + d for d in base_dims], [first[i] + loop for loop in loops]))
         self.numbering: dict[int, list[tuple[int, int]]] = {}
+        self.atoms: _Sets | None = None
         pieces = self._cut(cut) if cut else None
         if pieces is None:
-            return self._finish(None)
-        atoms, self.numbering = pieces
-        return self._finish(atoms)
+            return not cut
+        self.atoms, self.numbering = pieces
+        return True
 
     # ------------------------------------------------------------------ cutting loops at the boundaries of views
 

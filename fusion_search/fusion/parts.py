@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fusion_search.fusion.loops import GroupLoops, Read
 from fusion_search.fusion.program import Member
 
-__all__ = ["InPart", "evaluate_in_parts", "in_parts"]
+__all__ = ["InPart", "evaluate_in_parts", "in_parts", "may_be_in_part"]
 
 #: Parts of a concat, at most, whose maps are evaluated in them: each part has a text of its own.
 FEW_PARTS = 4
@@ -99,6 +99,11 @@ def evaluate_in_parts(members: Sequence[Member], loops: GroupLoops, found: Mappi
             read = Read(read.reader, read.operand, read.producer, True, frozenset(), read.atoms)
         reads.append(read)
     return GroupLoops(loops.extents, tuple(table), tuple(reads), loops.conflicts)
+
+
+def may_be_in_part(member: Member, reader: Member) -> bool:
+    """Whether a member may be evaluated where another one reads it, as far as the two say."""
+    return _joins(reader) and _expression(member)
 
 
 def _joins(member: Member) -> bool:

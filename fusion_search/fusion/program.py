@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from costmodels import GroupFeatures
 from fusion_search.fusion.aliases import alias_concats
 from fusion_search.ir.graph import Graph, Node, stored_dtype
 from fusion_search.ir.opaque import RUNTIME
@@ -101,9 +100,9 @@ class Program:
         self.value_number: dict[str, int] = {}
         self.value_name: list[str] = []
         signatures: dict[Hashable, int] = {}
-        #: Facts about operands by signature, and counts of groups by line size and structure, filled in where they are needed.
+        #: Facts about operands by signature, and counts of groups by line size, filled in where they are needed.
         self.matches: dict[int, tuple[Any, ...]] = {}
-        self.counted: dict[Hashable, tuple[GroupFeatures, int, tuple[int, ...]]] = {}
+        self.counting: dict[int, Any] = {}
         slots: dict[tuple[int, int], int] = {}  # (copied node's first position, reader) -> the reader's copy
         self.members = [self._member(graph.nodes[k], self._makers(k, p, first, slots), signatures) for p, k in enumerate(order)]
         n = len(self.members)

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 from costmodels import CostModel, Flops, GroupFeatures, RecomputedFlops, attoseconds
 from fusion_search.fusion.analysis import Analysis, analyse, slides
+from fusion_search.fusion.counting import Counting, Counts
 from fusion_search.fusion.horizontal import MAX_SIBLINGS, Families
 from fusion_search.fusion.lasting import refused_for_good
 from fusion_search.fusion.likeness import describe_nodes
 from fusion_search.fusion.loops import MAX_CONTRACTIONS, matched_operands
+from fusion_search.fusion.pieces import Pieces
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.reasons import Reason
 from hardware_profiles import Profile
@@ -23,6 +25,37 @@ MAX_NODES = 256
 NO_KERNEL = GroupFeatures(1, 0, 0, (), 0, 1, 0, 0, 1, 0, Flops(0, 0, 0), RecomputedFlops(0.0, 0.0, 0.0))
 
 Emit = Callable[[Program, Analysis], Reason | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plainly:
+    """What nodes and edges alone say about which groups can be emitted.
+
+    Attributes
+    ----------
+    nodes : int
+        A group of these nodes is emitted when it holds none of the edges, no node with one of its cutters, and no member carries a
+        loop twice.
+    edges : dict of (int, int) to Reason
+        Producers and readers that no emitted group holds together, and why.
+    cutters : dict of int to tuple of (int, int, int)
+        Nodes whose loops may not be cut, and what can cut them (`fusion.pieces`).
+    """
+
+    nodes: int
+    edges: dict[tuple[int, int], Reason]
+    cutters: dict[int, tuple[tuple[int, int, int], ...]]
+
+    def says(self, group: int, one_loop: Callable[[int, int, int], bool]) -> bool:
+        """Whether nodes and edges alone decide about a group in which no member carries a loop twice."""
+        if group & ~self.nodes:
+            return False
+        return not any(
+            group >> q & 1 and one_loop(group, theirs, own)
+            for p, cutters in self.cutters.items()
+            if group >> p & 1
+            for q, theirs, own in cutters
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +80,8 @@ class GroupSpace:
     model : CostModel
     can_emit : callable, optional
         Refuses groups that the generator cannot emit; given for profiles that run here.
+    plainly_emitted : callable, optional
+        What `can_emit` says of groups for their nodes and edges alone, given the pieces of every loop; spares most analyses.
     aliasing : bool
         Whether concats that their producers can write are free (`fusion.aliases`).
 
@@ -66,6 +101,7 @@ class GroupSpace:
     profile: Profile
     model: CostModel
     can_emit: Emit | None = None
+    plainly_emitted: Callable[[Program, Pieces], Plainly] | None = None
     aliasing: bool = True
     n: int = field(init=False)
     preds: list[int] = field(init=False)
@@ -84,14 +120,25 @@ class GroupSpace:
     _memo: dict[Hashable, Priced | Reason] = field(init=False, default_factory=dict)
     _hopeless: dict[Hashable, bool] = field(init=False, default_factory=dict)
     _costs: dict[int, int | None] = field(init=False, default_factory=dict)
+    _counting: Counting = field(init=False)
+    _plain: Plainly | None = field(init=False, default=None)
+    _without_copies: GroupSpace | None = field(init=False, default=None)
+    _strange: int = field(init=False)
+    _forbidden: list[tuple[str, list[int]]] = field(init=False)
 
     def __post_init__(self) -> None:
-        program = self.program
+        program, line = self.program, self.profile.line_bytes
+        if line not in program.counting:
+            program.counting[line] = Counting(program, line)
+        self._counting = program.counting[line]
         self.n = len(program.members)
         self.preds, self.succs = program.preds, program.succs
         self.heavy = self._mask({"contract", "window"})
         self.solo = self._mask({"opaque", "scatter"})
         self.aliases = program.mask(program.aliases.nodes) if self.aliasing else 0
+        # Nodes of types that the machine does not have, and for each forbidden combination the nodes of each of its operators.
+        self._strange = sum(1 << p for p, member in enumerate(program.members) if not set(member.dtypes) <= self.profile.dtypes)
+        self._forbidden = [(rule.reason, [self._named(op) for op in rule.nodes]) for rule in self.profile.forbidden]
         self.neighbours = [p | s for p, s in zip(program.preds, program.succs, strict=True)]
         for value, readers in enumerate(program.readers):
             if readers & (readers - 1) and self._shares(value):
@@ -103,6 +150,9 @@ class GroupSpace:
 
     def _mask(self, kinds: set[str]) -> int:
         return sum(1 << p for p, member in enumerate(self.program.members) if member.spec.kind in kinds)
+
+    def _named(self, op: str) -> int:
+        return sum(1 << p for p, member in enumerate(self.program.members) if op in (member.node.op, member.node.origin_op))
 
     def _shares(self, value: int) -> bool:
         graph, name = self.program.graph, self.program.value_name[value]
@@ -150,12 +200,17 @@ class GroupSpace:
         """The same space without recomputation: every node has one position."""
         if not self.program.copies:
             return self
-        return GroupSpace(Program(self.program.graph), self.profile, self.model, self.can_emit, self.aliasing)
+        if self._without_copies is None:
+            program = Program(self.program.graph)
+            self._without_copies = GroupSpace(program, self.profile, self.model, self.can_emit, self.plainly_emitted, self.aliasing)
+        return self._without_copies
 
     @property
     def without_aliases(self) -> GroupSpace:
         """The same space with a kernel for every concat."""
-        return GroupSpace(self.program, self.profile, self.model, self.can_emit, aliasing=False) if self.aliasing else self
+        if not self.aliasing:
+            return self
+        return GroupSpace(self.program, self.profile, self.model, self.can_emit, self.plainly_emitted, aliasing=False)
 
     @property
     def name(self) -> str:
@@ -175,9 +230,10 @@ class GroupSpace:
         found = self.priced(group)
         if not isinstance(found, Reason) or found.rule not in ("shared-outer-loop", "capacity"):
             return False
-        key = self.key(group)
+        key = self._shape(group)
         if key not in self._hopeless:
-            self._hopeless[key] = refused_for_good(self.program, group, self.profile.fast_memory_bytes)
+            lasting = self._counting.lasting(group, self.profile.fast_memory_bytes)
+            self._hopeless[key] = refused_for_good(self.program, group, self.profile.fast_memory_bytes) if lasting is None else lasting
         return self._hopeless[key]
 
     def crowded(self, group: int) -> bool:
@@ -208,7 +264,7 @@ class GroupSpace:
     def blocked(self, u: int, v: int) -> bool:
         """True when no legal group holds both ends of the edge from u to v."""
         pair = 1 << u | 1 << v
-        if pair & self.solo:
+        if pair & self.solo or (u, v) in self.plain_facts.edges:
             return True
         # Whatever else the group holds, the loops that this edge refuses stay refused.
         needs_loop = (pair & self.heavy) == pair or self._slides(u, v)
@@ -236,13 +292,18 @@ class GroupSpace:
 
     # ------------------------------------------------------------------ judging one group
 
+    def _shape(self, group: int) -> Hashable:
+        """Return what groups of equal keys share; shorter than the key where that can be."""
+        found = self._counting.shape(group)
+        return (None, self.key(group)) if found is None else found
+
     def priced(self, group: int) -> Priced | Reason:
         """Return the price of a connected and convex group, or the first rule that refuses it."""
         # No structure shows it: to the key the copy outside is a live-in like any other.
         foreign = self._own_copies(group)
         if foreign is not None:
             return foreign
-        key = self.key(group)
+        key = self._shape(group)
         found = self._memo.get(key)
         if found is None:
             found = self._judge(group, key)
@@ -259,12 +320,12 @@ class GroupSpace:
         """Return what the cost model counts of a group."""
         if self.free(group):
             return NO_KERNEL
-        found = self.program.counted.get((self.profile.line_bytes, self.key(group)))
+        found = self._counting.counted.get(self._shape(group))
         return self.analysis(group).features if found is None else found[0]
 
     def repriced(self, profile: Profile, model: CostModel) -> GroupSpace:
         """Return the same groups under other prices; what the generator can emit is not asked again."""
-        other = GroupSpace(self.program, profile, model, self.can_emit, self.aliasing)
+        other = GroupSpace(self.program, profile, model, self.can_emit, self.plainly_emitted, self.aliasing)
         if profile.line_bytes == self.profile.line_bytes:
             other._emits = self._emits
         return other
@@ -301,17 +362,23 @@ class GroupSpace:
         if self.free(group):
             terms = self.model.terms(NO_KERNEL, self.profile)
             return Priced(attoseconds(self.model.cost_s(terms, self.profile)), 0, terms)
-        names = self.program.names(group)
-        single = len(names) == 1
-        counted = (self.profile.line_bytes, key)  # profiles differ in prices, seldom in counts
-        found = self.program.counted.get(counted)
+        program = self.program
+        single = not group & (group - 1) or (bool(program.copies) and len(program.distinct(group)) == 1)
+        found = self._counting.counted.get(key)
         analysis = None
-        if found is None or (self.can_emit is not None and not single and key not in self._emits):
+        asks = self.can_emit is not None and not single and key not in self._emits
+        if found is None:
+            found = self._counting.count(group)
+        if asks and found is not None and found.once and self.plain_facts.says(group, self._counting.one_loop):
+            self._emits[key] = next((why for edge, why in self.plain_facts.edges.items() if group >> edge[0] & group >> edge[1] & 1), None)
+            asks = False
+        if found is None or asks:
             analysis = self.analysis(group)
-            found = (analysis.features, len(analysis.live_ins) + len(analysis.live_outs), analysis.apart)
-            self.program.counted[counted] = found
-        features, touched, apart = found
+            found = Counts(analysis.features, len(analysis.live_ins) + len(analysis.live_outs), analysis.apart, False)
+        self._counting.counted[key] = found
+        features, touched, apart, _ = found
         if apart:
+            names = program.names(group)
             lone = tuple(names[i] for i in apart)
             return Reason("shared-outer-loop", lone, remedy="materialise their result, or an operand")
         if not single:
@@ -320,7 +387,8 @@ class GroupSpace:
                 return reason
         best = self.model.best(features, self.profile)
         if best is None:
-            return Reason("capacity", names, remedy=f"one block needs more scratch than {self.profile.fast_memory_bytes} bytes")
+            limit = self.profile.fast_memory_bytes
+            return Reason("capacity", program.names(group), remedy=f"one block needs more scratch than {limit} bytes")
         if self.can_emit is not None and not single:
             if analysis is not None and key not in self._emits:
                 self._emits[key] = self.can_emit(self.program, analysis)
@@ -329,6 +397,14 @@ class GroupSpace:
                 return refused
         tiling, cost, terms = best
         return Priced(cost, tiling, terms)
+
+    @property
+    def plain_facts(self) -> Plainly:
+        """What nodes and edges alone say of the generator; nothing without one that says it."""
+        if self._plain is None:
+            ask = self.plainly_emitted
+            self._plain = Plainly(0, {}, {}) if ask is None else ask(self.program, self._counting.starts.pieces)
+        return self._plain
 
     def _convex(self, group: int) -> Reason | None:
         below, above = 0, 0
@@ -401,18 +477,15 @@ class GroupSpace:
         )
 
     def _hardware(self, group: int, touched: int) -> Reason | None:
-        profile, names = self.profile, self.program.names(group)
+        profile, names = self.profile, self.program.names
         if touched > profile.operand_limit:
-            return Reason("operands", names, remedy=f"{touched} tensors, {profile.name} allows {profile.operand_limit}")
-        members = [self.program.members[p] for p in bits(group)]
-        for member in members:
-            strange = [dtype for dtype in member.dtypes if dtype not in profile.dtypes]
-            if strange:
-                return Reason("dtype", (member.node.name,), remedy=f"{profile.name} does not support {strange[0]}")
-        if not profile.forbidden:
-            return None
-        present = {member.node.op for member in members} | {member.node.origin_op for member in members}
-        for rule in profile.forbidden:
-            if set(rule.nodes) <= present:
-                return Reason("forbidden", names, remedy=rule.reason)
+            return Reason("operands", names(group), remedy=f"{touched} tensors, {profile.name} allows {profile.operand_limit}")
+        strange = group & self._strange
+        if strange:
+            member = self.program.members[(strange & -strange).bit_length() - 1]
+            dtype = next(dtype for dtype in member.dtypes if dtype not in profile.dtypes)
+            return Reason("dtype", (member.node.name,), remedy=f"{profile.name} does not support {dtype}")
+        for remedy, present in self._forbidden:
+            if all(group & nodes for nodes in present):
+                return Reason("forbidden", names(group), remedy=remedy)
         return None

@@ -1,4 +1,10 @@
-"""The planning methods by name: the exact search and the baselines, all on one space and one J."""
+"""The planning methods by name: the exact search and the baselines, all on one space and one J.
+
+The exact search never answers with a plan that costs more than one of the others finds, whatever time it has: when it does not close,
+each of them is run to its end on graphs of up to `COMPARED` nodes, and the best plan of all is improved and returned. That may
+take longer than the time that was given, by what they take: seconds at most. Larger graphs get the comparison with those whose work grows
+with the edges, again to their ends, and with the others for as long as the time lasts.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +19,13 @@ from costmodels import ATTOSECONDS_PER_S
 from fusion_search.errors import UsageError
 from fusion_search.fusion.coarse import CoarseSpace
 from fusion_search.fusion.constraints import ConstrainedSpace, constrain
+from fusion_search.fusion.copies import place
 from fusion_search.fusion.demands import fusion_off
 from fusion_search.fusion.program import bits
 from fusion_search.fusion.reasons import Reason
 from fusion_search.fusion.space import GroupSpace
 from fusion_search.search import baselines
-from fusion_search.search.assemble import assemble, masks_of
+from fusion_search.search.assemble import assemble
 from fusion_search.search.exact import exact
 from fusion_search.search.improve import improve
 from fusion_search.search.peak import fitting_order, peak_of, plan_within
@@ -28,11 +35,14 @@ from fusion_search.search.quotient import execution_order
 from fusion_search.search.space import derive_facts
 
 Method = Callable[[GroupSpace, float], Plan]
+#: Gives the space that it planned in, the given one or that without copies, and groups in execution order.
+Rule = Callable[[GroupSpace, float], tuple[GroupSpace, list[int]]]
 
-#: Most nodes for which a search that did not close is compared with the simple rules beside it, and the share of its time kept for that.
-_COMPARED, _SHARE = 400, 0.15
-#: Rules that try many merges, asked last; on so few nodes each has all the time it wants.
-_MERGING, _FEW = ("xla-instruction", "fuse-all", "xla-priority"), 100
+#: Most nodes for which a search that did not close is compared with every other method, whatever the time; the share of its time that
+#: is left for that.
+COMPARED, _SHARE = 2048, 0.15
+#: Methods whose work does not grow with the merges that they try.
+_LINEAR = ("unfused", "per-operator", "linear-clusters")
 
 
 @contextmanager
@@ -64,7 +74,7 @@ class NoPlanError(UsageError):
 
 def _exact(space: GroupSpace, time_limit_s: float) -> Plan:
     started = time.monotonic()
-    budget_s = time_limit_s if space.n > _COMPARED else time_limit_s * (1 - _SHARE)
+    budget_s = time_limit_s if space.n > COMPARED else time_limit_s * (1 - _SHARE)
     with collector_paused():
         while True:
             coarse = CoarseSpace(space)
@@ -72,6 +82,12 @@ def _exact(space: GroupSpace, time_limit_s: float) -> Plan:
             groups = [coarse.expand(group) for group in found.groups]
             if not isinstance(space, ConstrainedSpace) or not space.breaks(groups):
                 break
+            if found.status != "optimal":
+                # What it did not find in its time another method may.
+                other = _best_rule(space, float("inf"), started + time_limit_s)
+                if other is not None:
+                    groups = other
+                    break
             if found.status != "optimal" or space.penalty >= space.most_penalty:
                 raise _no_plan(space, groups, "exact" if found.status == "optimal" else "exact, in the time it had,")
             space = ConstrainedSpace(space.base, space.constraints, penalty=space.most_penalty, held=space.held)
@@ -79,25 +95,32 @@ def _exact(space: GroupSpace, time_limit_s: float) -> Plan:
         if isinstance(space, ConstrainedSpace) and space.limit_bytes is not None:
             left = max(time_limit_s - (time.monotonic() - started), time_limit_s * 0.2)
             return _exact_within(space, groups, found.lower_bound, left, statistics)
-        if found.status != "optimal" and space.n <= _COMPARED:
+        if found.status != "optimal":
             groups = _no_worse(space, groups, started + time_limit_s)
         status = "optimal" if sum(space.cost(group) or 0 for group in groups) == found.lower_bound else "feasible"
         return assemble(space, groups, method="exact", status=status, lower_bound=found.lower_bound, statistics=statistics)
 
 
-def _best_rule(space: GroupSpace, cost: int, deadline: float) -> list[int] | None:
-    """Return the groups of the cheapest plan of a simple rule, if it costs less than `cost`."""
-    best = None
-    quick = [name for name in METHODS if name not in ("exact", *_MERGING)]
-    for name in (*quick, *_MERGING):
-        left_s = float("inf") if space.n <= _FEW else max(deadline - time.monotonic(), 1.0)
-        try:
-            other = METHODS[name](space, left_s)
-        except NoPlanError:  # the rule does not do what is demanded
+def _best_rule(space: GroupSpace, cost: float, deadline: float) -> list[int] | None:
+    """Return the groups of the cheapest plan of the other methods that does what is demanded, if it costs less than `cost`."""
+    best: tuple[GroupSpace, list[int]] | None = None
+    for name in sorted(_RULES, key=lambda name: (name not in _LINEAR, name)):
+        whole = space.n <= COMPARED or name in _LINEAR
+        left_s = float("inf") if whole else max(deadline - time.monotonic(), 0.0)
+        if not left_s:
             continue
-        if other.cost_as < cost:
-            cost, best = other.cost_as, other
-    return None if best is None else masks_of(space, best)
+        try:
+            where, groups = _RULES[name](space, left_s)
+        except NoPlanError:  # it does not do what is demanded
+            continue
+        found = sum(where.cost(group) or 0 for group in groups)
+        if found < cost:
+            cost, best = found, (where, groups)
+    if best is None or best[0].program is space.program:
+        return None if best is None else best[1]
+    masks = place(space.program, [best[0].program.names(group) for group in best[1]])
+    assert not isinstance(masks, frozenset), "no rule computes a node twice"
+    return masks
 
 
 def _no_worse(space: GroupSpace, groups: list[int], deadline: float) -> list[int]:
@@ -118,7 +141,7 @@ def _no_worse(space: GroupSpace, groups: list[int], deadline: float) -> list[int
 def _exact_within(space: ConstrainedSpace, relaxed: Sequence[int], bound: int, time_limit_s: float, statistics: dict[str, Any]) -> Plan:
     """Search on under the limit on live memory, from the best plan without it."""
     found = plan_within(space, relaxed, bound, time_limit_s)
-    if not found.closed and space.n <= _COMPARED:
+    if not found.closed:
         cost = space.most_penalty if found.groups is None else sum(space.cost(group) or 0 for group in found.groups)
         rule = _best_rule(space, cost, time.monotonic())
         found = found if rule is None else replace(found, groups=tuple(rule))
@@ -171,7 +194,7 @@ def with_second_bound(space: GroupSpace, plan: Plan, time_limit_s: float) -> Pla
     return replace(plan, statistics={**plan.statistics, "milp": said})
 
 
-def _baseline(space: GroupSpace, name: str, make: Callable[[CoarseSpace], tuple[int, ...]]) -> Plan:
+def _baseline(space: GroupSpace, name: str, make: Callable[[CoarseSpace], tuple[int, ...]]) -> tuple[GroupSpace, list[int]]:
     """Run a baseline on the nodes and what the user joins."""
     space = _without_copies(space)
     coarse = CoarseSpace(space, chained=False)
@@ -184,14 +207,14 @@ def _baseline(space: GroupSpace, name: str, make: Callable[[CoarseSpace], tuple[
         if order is None:
             raise _no_room(space, f"{name} finds no order in which its plan", None)
         groups = order
-    return assemble(space, groups, method=name)
+    return space, groups
 
 
-def _unfused(space: GroupSpace, time_limit_s: float) -> Plan:
+def _unfused(space: GroupSpace, time_limit_s: float) -> tuple[GroupSpace, list[int]]:
     return _baseline(space, "unfused", baselines.unfused)
 
 
-def _per_operator(space: GroupSpace, time_limit_s: float) -> Plan:
+def _per_operator(space: GroupSpace, time_limit_s: float) -> tuple[GroupSpace, list[int]]:
     deadline = time.monotonic() + time_limit_s
 
     def groups(coarse: CoarseSpace) -> tuple[int, ...]:
@@ -203,27 +226,35 @@ def _per_operator(space: GroupSpace, time_limit_s: float) -> Plan:
     return _baseline(space, "per-operator", groups)
 
 
-def _fuse_all(space: GroupSpace, time_limit_s: float) -> Plan:
+def _fuse_all(space: GroupSpace, time_limit_s: float) -> tuple[GroupSpace, list[int]]:
     deadline = time.monotonic() + time_limit_s
     return _baseline(space, "fuse-all", lambda coarse: baselines.fuse_all(coarse, deadline=deadline))
 
 
-def _policy(name: str) -> Method:
-    def plan(space: GroupSpace, time_limit_s: float) -> Plan:
+def _policy(name: str) -> Rule:
+    def groups(space: GroupSpace, time_limit_s: float) -> tuple[GroupSpace, list[int]]:
         if isinstance(space, ConstrainedSpace):
             raise NoPlanError(f"{name} is a published policy and takes no demands", hint="use exact, or one of the plain baselines")
         # None of the published rules puts two contractions into one kernel, or weighs computing a value again.
         space = space.plain
         plain = constrain(space, [fusion_off(rule="cross-block")])
-        return assemble(space, POLICIES[name](plain, time.monotonic() + time_limit_s), method=name)
+        return space, list(POLICIES[name](plain, time.monotonic() + time_limit_s))
+
+    return groups
+
+
+def _plan_of(name: str) -> Method:
+    def plan(space: GroupSpace, time_limit_s: float) -> Plan:
+        where, groups = _RULES[name](space, time_limit_s)
+        return assemble(where, groups, method=name)
 
     return plan
 
 
-METHODS: dict[str, Method] = {
-    "exact": _exact,
+_RULES: dict[str, Rule] = {
     "unfused": _unfused,
     "per-operator": _per_operator,
     "fuse-all": _fuse_all,
     **{name: _policy(name) for name in POLICIES},
 }
+METHODS: dict[str, Method] = {"exact": _exact, **{name: _plan_of(name) for name in _RULES}}

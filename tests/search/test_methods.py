@@ -6,7 +6,9 @@ import pytest
 
 import fusion_search as fs
 from fusion_search.errors import UsageError
+from fusion_search.ir.builder import GraphBuilder
 from fusion_search.testing.graphs import random_graph
+from tests.fusion.programs import F32, graph_of, weight
 from tests.profitability.programs import H100, made, rotary, stencil_sum
 
 PI = fs.load_profile("raspberry-pi-5")
@@ -33,6 +35,55 @@ def test_without_time_it_is_no_worse_than_any_rule() -> None:
         for constraints in ([], [fs.never_fuse(names[0], names[-1])] if len(names) > 1 else []):
             feasible += not_worse(graph, PI, constraints, 1e-6).status == "feasible"
     assert feasible > 10
+
+
+@pytest.mark.parametrize("profile", ["nvidia-h100-sxm", "raspberry-pi-5"])
+@pytest.mark.parametrize("size", [60, 180])
+def test_however_large_the_graph_and_short_the_time(size: int, profile: str) -> None:
+    """More nodes than any rule could merge in the time that is given, of every kind that there is."""
+    feasible = 0
+    for seed in range(3):
+        graph = random_graph(seed, size=size, wide=seed == 2)
+        feasible += not_worse(graph, fs.load_profile(profile), [], 1e-9).status == "feasible"
+    assert feasible
+
+
+def test_repeated_layers_in_no_time() -> None:
+    def build(b: GraphBuilder) -> None:
+        x = b.input("x", F32, (32, 64))
+        for _ in range(24):
+            h = b.op("Sub", x, b.op("ReduceMean", x, axes=(1,)))
+            for _ in range(3):
+                h = b.op("Add", b.op("MatMul", h, weight(b, 64, 64)), weight(b, 64))
+                h = b.op("Mul", h, b.op("Sigmoid", h))
+            x = b.op("Add", x, h)
+        b.output("y", x)
+
+    graph = graph_of(build)
+    assert len(graph.nodes) > 300
+    for profile in (H100, PI):
+        plan = not_worse(graph, profile, [], 1e-9)
+        assert plan.status == "feasible"
+        assert fs.check(graph, plan) == []
+
+
+def test_demands_that_a_rule_meets_are_met_in_no_time() -> None:
+    """What the search does not find in its time is no reason to say that there is none."""
+    met = 0
+    for seed in range(20):
+        graph = random_graph(seed, size=10)
+        best = fs.search(graph, PI, method="fuse-all")
+        wide = max(best.groups, key=lambda group: len(group.nodes)).nodes
+        if len(wide) < 2:
+            continue
+        demand = [fs.must_fuse(wide[0], wide[-1])]
+        try:
+            fs.search(graph, PI, method="fuse-all", constraints=demand)
+        except UsageError:
+            continue
+        met += 1
+        not_worse(graph, PI, demand, 1e-9)  # type: ignore[arg-type]
+    assert met > 5
 
 
 @pytest.mark.parametrize("registers", [8, 32])
