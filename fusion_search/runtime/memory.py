@@ -34,6 +34,8 @@ class MemoryPlan:
         Place in the arena of each value that one step computes and a later one reads.
     scratch : mapping of int to Scratch
         By step, for the steps that use any.
+    shared : mapping of int to int
+        Place in the arena of what all items of a step share, for the steps that have such memory.
     results : tuple of str
         Values that the caller gets, other than inputs, constants and what has no plain tensor type.
     result_bytes : int
@@ -46,6 +48,7 @@ class MemoryPlan:
     arena_bytes: int
     offsets: Mapping[str, int]
     scratch: Mapping[int, Scratch]
+    shared: Mapping[int, int]
     results: tuple[str, ...]
     result_bytes: int
     touched: tuple[str, ...]
@@ -80,15 +83,18 @@ def plan_memory(graph: Graph, steps: Sequence[Step], threads: int) -> MemoryPlan
     results = tuple(name for name in plain if name in returned)
     passing = [name for name in plain if name not in returned]
     strides = {k: stride for k, step in enumerate(steps) if (stride := stride_of(step))}
+    shared = {k: step.kernel.shared_bytes for k, step in enumerate(steps) if isinstance(step, KernelStep) and step.kernel.shared_bytes}
     lifetimes = [
         *(Lifetime(f"value {name}", graph.values[name].nbytes, first[name], last[name]) for name in passing),
         *(Lifetime(f"scratch {k}", stride * slots_of(steps[k], threads), k, k) for k, stride in strides.items()),
+        *(Lifetime(f"shared {k}", nbytes, k, k) for k, nbytes in shared.items()),
     ]
     arena = plan_buffers(lifetimes)
     return MemoryPlan(
         arena.nbytes,
         {name: arena.offsets[f"value {name}"] for name in passing},
         {k: Scratch(arena.offsets[f"scratch {k}"], stride) for k, stride in strides.items()},
+        {k: arena.offsets[f"shared {k}"] for k in shared},
         results,
         sum(graph.values[name].nbytes for name in results),
         tuple(first),
