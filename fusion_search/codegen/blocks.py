@@ -12,14 +12,17 @@ from fusion_search.fusion.program import Member
 
 #: Elements that one work item of a flat group should have: enough to pay for finding it, few enough to stay in L1.
 ITEM_ELEMENTS = 4096
-#: Sides of a block that is read across its rows: each row is a few cache lines, and the block stays in L1.
-TURN = 64
+#: Sides of a block that is read across its rows, in elements of the result's rows and of the operand's. The operand's are long enough
+#: for the processor to foresee their lines, which short ones of two threads are not; the block stays in L2.
+TURN, TURN_LONG = 64, 512
 #: A contraction's block, rows and columns of the result computed by one call: it and what it is made of stay in cache.
 PANEL_ROWS, PANEL_COLUMNS = 144, 64
 #: Columns of a block whose left side has to be laid out anew for each call, or whose right side is read but once.
 WIDE_COLUMNS = 256
 #: Rows of the product's micro-kernel: blocks of whole ones have no rest.
 KERNEL_ROWS = 6
+#: Elements of a sum that one item of a reduction to a single number takes: what the kernels sum in one go (STRIPS strips) anyway.
+SHARE = 1 << 16
 #: Terms that one accumulator of a float32 sum takes before it is added to a sum of chunks.
 CHUNK_TERMS = 256
 #: Blocks for each thread that keep all of them busy to the end.
@@ -186,7 +189,7 @@ def _flat_tiles(group: GroupAccess, live_out: set[int], atoms: list[int]) -> dic
     rest = sorted((a for a in atoms if a != first), key=lambda a: (lead.strides.get(a, 0), a))
     across = [a for a in rest if _read_across(group, first, a)]
     if across:
-        return {a: max(1, min(group.extents[a], TURN)) for a in (first, across[0])}
+        return {a: max(1, min(group.extents[a], side)) for a, side in ((first, TURN), (across[0], TURN_LONG))}
     for atom in (first, *rest):
         if elements >= ITEM_ELEMENTS // 2:
             break

@@ -6,11 +6,12 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
+from fusion_search.codegen import blocks
 from fusion_search.codegen.access import GroupAccess, Linear, group_access, library_kernel, row_major
-from fusion_search.codegen.blocks import choose_blocks, is_reduce
+from fusion_search.codegen.blocks import by_lanes, choose_blocks, is_reduce
 from fusion_search.codegen.extents import Extent, actual
 from fusion_search.codegen.stages import absorbed, place
-from fusion_search.codegen.writer import Writer, code_of, load
+from fusion_search.codegen.writer import COMPUTE, Writer, code_of, load
 from fusion_search.fusion.analysis import Analysis
 from fusion_search.fusion.program import Operand, Program
 
@@ -63,8 +64,8 @@ class Emitter:
         self.group: GroupAccess = group_access(program, analysis)
         stored = set(analysis.live_outs)
         self.live_out = {i for i, m in enumerate(self.group.members) if stored.intersection(m.outputs)}
-        blocks = choose_blocks(self.group, self.live_out, threads)
-        self.tiles, self.whole = blocks.tiles, blocks.whole
+        chosen = choose_blocks(self.group, self.live_out, threads)
+        self.tiles, self.whole = chosen.tiles, chosen.whole
         if tiles:
             self.tiles = {a: _sized(tile, tiles[a]) if a in tiles and a not in self.whole else tile for a, tile in self.tiles.items()}
         self.w = Writer()
@@ -83,6 +84,8 @@ class Emitter:
         self.sizes: dict[int, str] = {}  # block sizes of tiled loops
         self.original = self.group.original
         self.flag = ""
+        self.shares = 0 if apart else self._shares()
+        self.shared_bytes = 0
 
     # ------------------------------------------------------------------ before the stages
 
@@ -91,6 +94,27 @@ class Emitter:
         self._assign_places()
         self._load_parameters()
         return self._open_items()
+
+    def _shares(self) -> int:
+        """Into how many items a group without outer loops is cut: the shares of the one long loop of its first reductions; 0 for none.
+
+        Shares are of one size, whatever the threads, so the order of additions is fixed by the extent.
+        """
+        group, stage = self.group, self.stages[0] if self.stages else None
+        if group.outer or stage is None or stage.kind != "loop" or len(stage.order) != 1:
+            return 0
+        reducers = [i for i in stage.members if is_reduce(group.members[i])]
+        codes = {COMPUTE[code_of(self.graph.values[group.members[i].node.output].dtype)] for i in reducers}
+        if not reducers or not by_lanes(group.members[reducers[0]]) or not codes <= {"f4", "f8"}:
+            return 0
+        if group.loops[reducers[0]].reduced != stage.order:
+            return 0
+        return max(1, -(-actual(group.extents[stage.order[0]]) // blocks.SHARE))
+
+    def share(self, key: Hashable, nbytes: int) -> str:
+        """Take a part of the memory that all items share; return the name of its address."""
+        at, self.shared_bytes = self.shared_bytes, self.shared_bytes + nbytes
+        return self.w.shared(key, at)
 
     def _assign_places(self) -> None:
         group = self.group
@@ -164,7 +188,7 @@ class Emitter:
         lead = group.writes[max(range(len(group.members)), key=lambda i: (prod(group.extents[a] for a in group.loops[i].parallel), -i))]
         outer = sorted(group.outer, key=lambda a: (-lead.strides.get(a, 0), a))
         counts = {a: -(-group.extents[a] // self.tiles.get(a, 1)) if self.tiles.get(a, 1) else 0 for a in outer}
-        items = prod(counts.values())
+        items = self.shares or prod(counts.values())
         w.put("for item in range(lo, hi):")
         w.depth += 1
         left = "item"

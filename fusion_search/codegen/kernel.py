@@ -71,6 +71,8 @@ class Kernel:
         The outer loops, whose product is `items`.
     reserved : tuple of Reservation
         The parts of the scratch.
+    shared_bytes : int
+        What all items share.
     """
 
     source: str
@@ -80,6 +82,7 @@ class Kernel:
     work_ns: float
     blocks: tuple[Block, ...] = ()
     reserved: tuple[Reservation, ...] = ()
+    shared_bytes: int = 0
 
 
 def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None = None, threads: int = 2, direct: bool = False) -> Kernel:
@@ -104,7 +107,7 @@ def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None 
     source = source_in_pieces(e.w, "kernel", marks) if long else e.w.source("kernel")
     work = sum(_points(m) * _nanoseconds(m.spec) for m in e.group.members)
     reserved = tuple(e.reserved.values())
-    made = Kernel(source, tuple(e.w.finished()), actual(items), 0, work, _blocks(e), reserved)
+    made = Kernel(source, tuple(e.w.finished()), actual(items), 0, work, _blocks(e), reserved, e.shared_bytes)
     arena = plan_buffers([Lifetime(f"{part.slot:6}", part.nbytes, part.first, part.last) for part in reserved])
     return placed(made, {int(name): offset for name, offset in arena.offsets.items()}, arena.nbytes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from fusion_search.codegen import blocks
@@ -13,6 +13,8 @@ from fusion_search.codegen.nest import Nest, Ready, argument, define, open_loops
 from fusion_search.codegen.stages import Stage
 from fusion_search.codegen.writer import COMPUTE, converted, rounded, store
 
+#: Running values of a reduction along the last dimension.
+LANES = 64
 LANE_WORDS = {
     "sum": ("lanes_add", "fold_sum"),
     "mean": ("lanes_add", "fold_sum"),
@@ -38,24 +40,20 @@ def _emit_lanes(e: Emitter, stage: Stage, reducers: list[int]) -> None:
     """Reductions along the last dimension: 64 running lanes, strip by strip, folded in a fixed order."""
     w = e.w
     reduced = e.group.loops[reducers[0]].reduced
+    if e.shares and stage is e.stages[0]:
+        _emit_shares(e, stage, reducers)
+        return
     parallel = [a for a in stage.order if a not in reduced]
     inner = reduced[-1]
-    lanes = {}
-    for i in reducers:
-        code = COMPUTE[e.places[i].code]
-        lanes[i] = w.name("a")
-        w.put(f"{lanes[i]} = lanes_{code}()")
+    lanes = {i: _lanes(e, i) for i in reducers}
     # 40 million float32 terms, one after the other in 64 lanes, would lose three digits
-    sums = [i for i in reducers if e.group.members[i].spec.combiner in ("sum", "mean") and COMPUTE[e.places[i].code] == "f4"]
-    totals = {i: w.name("a") for i in sums}
-    for total in totals.values():
-        w.put(f"{total} = lanes_f4()")
+    sums = [i for i in reducers if e.group.members[i].spec.combiner in ("sum", "mean")]
+    totals = {i: _lanes(e, i) for i in sums}
     count = w.name("k")
     with ExitStack() as stack:
         variables = open_loops(e, stack, parallel)
         for i in reducers:
-            code = COMPUTE[e.places[i].code]
-            w.put(f"lanes_fill({lanes[i]}, T_{code}({NEUTRAL[e.group.members[i].spec.combiner]}))")
+            _fill(e, i, lanes[i])
         if sums:
             w.put(f"{count} = 0")
         with ExitStack() as walk:
@@ -63,38 +61,96 @@ def _emit_lanes(e: Emitter, stage: Stage, reducers: list[int]) -> None:
             strip, size = w.name("t"), w.name("m")
             walk.enter_context(w.block(f"for {strip} in range(0, {e.bound(inner)}, STRIP):"))
             w.put(f"{size} = min(STRIP, {e.bound(inner)} - {strip})")
-            nest = Nest(e, stage, inner, variables, strip=strip)
-            ready = prepare(nest, stage.members)
-            tiles = _lane_operands(nest, ready, reducers)
-            maps = [i for i in stage.members if i not in reducers]
-            if maps or any(tile is None for tile in tiles.values()):
-                buffers = {i: _strip(nest, i) for i, tile in tiles.items() if tile is None}
-                with w.block(f"for j in range({size}):"):
-                    define(nest, stage.members, ready)
-                    for i, buffer in buffers.items():
-                        text, code = argument(nest, ready, i, 0)
-                        w.put(f"{buffer}[j] = {text}")
-                tiles |= buffers
-            for i in reducers:
-                word = LANE_WORDS[e.group.members[i].spec.combiner][0]
-                kind = "f64" if COMPUTE[e.places[i].code] == "f8" else "f32"
-                w.put(f"{word}_{kind}({lanes[i]}, {tiles[i]}, {size})")
+            _reduce_strip(Nest(e, stage, inner, variables, strip=strip), reducers, lanes, size)
             if sums:
                 w.put(f"{count} += 1")
                 with w.block(f"if {count} % STRIPS == 0:"):
                     for i in sums:
                         with w.block(f"if {count} == STRIPS:"):
-                            w.put(f"lanes_fill({totals[i]}, T_f4(-0.0))")
-                        w.put(f"lanes_add_f32({totals[i]}, {lanes[i]}, 64)")
-                        w.put(f"lanes_fill({lanes[i]}, T_f4(-0.0))")
+                            _fill(e, i, totals[i])
+                        _into(e, i, totals[i], lanes[i], "64")
+                        _fill(e, i, lanes[i])
         if sums:
             with w.block(f"if {count} >= STRIPS:"):
                 for i in sums:
-                    w.put(f"lanes_add_f32({lanes[i]}, {totals[i]}, 64)")
+                    _into(e, i, lanes[i], totals[i], "64")
         for i in reducers:
-            word = LANE_WORDS[e.group.members[i].spec.combiner][1]
-            kind = "f64" if COMPUTE[e.places[i].code] == "f8" else "f32"
-            _finish(e, stage, i, f"{word}_{kind}({lanes[i]})", variables)
+            _finish(e, stage, i, _folded(e, i, lanes[i]), variables)
+
+
+def _emit_shares(e: Emitter, stage: Stage, reducers: list[int]) -> None:
+    """The same for a whole tensor, a share of it an item: lanes lie in memory that all items share, and the last one adds them up.
+
+    A share is what the walk over all of it sums before it starts anew, so both give the same bits. What follows in the kernel
+    belongs to the last item.
+    """
+    w = e.w
+    (inner,) = stage.order
+    share, items = w.number("elements of a share", blocks.SHARE), w.number("shares", e.shares)
+    start, left, at, strip, size = w.name("s"), w.name("m"), w.name("t"), w.name("t"), w.name("m")
+    w.put(f"{start} = item * {share}")
+    w.put(f"{left} = min({share}, {e.extent(inner)} - {start})")
+    places, lanes = {}, {}
+    for i in reducers:
+        code = COMPUTE[e.places[i].code]
+        places[i], lanes[i] = e.share(("lanes", i), e.shares * LANES * int(code[1])), w.name("a")
+        w.put(f"{lanes[i]} = p_{code}({places[i]}, item * {LANES})")
+        _fill(e, i, lanes[i])
+    with w.block(f"for {at} in range(0, {left}, STRIP):"):
+        w.put(f"{strip} = {start} + {at}")
+        w.put(f"{size} = min(STRIP, {left} - {at})")
+        _reduce_strip(Nest(e, stage, inner, {}, strip=strip), reducers, lanes, size)
+    w.put(f"if arrive({w.arrivals()}, {items}):")
+    w.depth += 1  # up to the end of the kernel
+    k = w.name("k")
+    for i in reducers:
+        total = _lanes(e, i)
+        _fill(e, i, total)
+        with w.block(f"for {k} in range({items}):"):
+            _into(e, i, total, f"p_{COMPUTE[e.places[i].code]}({places[i]}, {k} * {LANES})", str(LANES))
+        _finish(e, stage, i, _folded(e, i, total), {})
+
+
+def _reduce_strip(nest: Nest, reducers: list[int], lanes: Mapping[int, str], size: str) -> None:
+    """Write the maps of one strip, and reduce their values into the lanes."""
+    e, stage, w = nest.e, nest.stage, nest.e.w
+    ready = prepare(nest, stage.members)
+    tiles = _lane_operands(nest, ready, reducers)
+    maps = [i for i in stage.members if i not in reducers]
+    if maps or any(tile is None for tile in tiles.values()):
+        buffers = {i: _strip(nest, i) for i, tile in tiles.items() if tile is None}
+        with w.block(f"for j in range({size}):"):
+            define(nest, stage.members, ready)
+            for i, buffer in buffers.items():
+                text, _ = argument(nest, ready, i, 0)
+                w.put(f"{buffer}[j] = {text}")
+        tiles |= buffers
+    for i in reducers:
+        _into(e, i, lanes[i], str(tiles[i]), size)
+
+
+def _lanes(e: Emitter, i: int) -> str:
+    """Write a buffer of running lanes; return its name."""
+    name = e.w.name("a")
+    e.w.put(f"{name} = lanes_{COMPUTE[e.places[i].code]}()")
+    return name
+
+
+def _fill(e: Emitter, i: int, lanes: str) -> None:
+    e.w.put(f"lanes_fill({lanes}, T_{COMPUTE[e.places[i].code]}({NEUTRAL[e.group.members[i].spec.combiner]}))")
+
+
+def _into(e: Emitter, i: int, lanes: str, values: str, count: str) -> None:
+    """Reduce values into running lanes."""
+    e.w.put(f"{LANE_WORDS[e.group.members[i].spec.combiner][0]}_{_bits(e, i)}({lanes}, {values}, {count})")
+
+
+def _folded(e: Emitter, i: int, lanes: str) -> str:
+    return f"{LANE_WORDS[e.group.members[i].spec.combiner][1]}_{_bits(e, i)}({lanes})"
+
+
+def _bits(e: Emitter, i: int) -> str:
+    return "f64" if COMPUTE[e.places[i].code] == "f8" else "f32"
 
 
 def _strip(nest: Nest, i: int) -> str:

@@ -28,6 +28,10 @@ from fusion_search.codegen.rt.kernel import *
 """
 
 
+#: Bytes from the flag of a run to the count of items that are done, which lies in a cache line of its own.
+ARRIVALS = 64
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One entry of an argument table.
@@ -40,11 +44,14 @@ class Slot:
         The number, or a byte offset from the tensor's address.
     external : bool
         `value` names a function of the library. A flag, not a spelling: a model may call its tensors anything.
+    shared : bool
+        The address, `number` bytes further, of the memory that all items of the step share.
     """
 
     value: str | None
     number: int = 0
     external: bool = False
+    shared: bool = False
 
 
 @dataclass(slots=True)
@@ -83,6 +90,14 @@ class Writer:
     def address(self, tensor: str) -> str:
         """Return the name of a tensor's address."""
         return self._slot(("p", tensor), Slot(tensor))
+
+    def shared(self, key: Hashable, offset: int) -> str:
+        """Return the name of an address in the memory that all items share."""
+        return self._slot(("s", key), Slot(None, actual(offset), shared=True))
+
+    def arrivals(self) -> str:
+        """Return the name of the address of the number of items that are done: 0 before and after a step."""
+        return self._slot(("arrivals",), Slot("", ARRIVALS))
 
     def external(self, function: str) -> str:
         """Return the name of the address of a library function."""

@@ -37,6 +37,8 @@ class MemoryPlan:
         Place in a result of each value that is a part of it.
     scratch : mapping of int to Scratch
         By step, for the steps that use any.
+    shared : mapping of int to int
+        Place in the arena of what all items of a step share, for the steps that have such memory.
     results : tuple of str
         Values that the caller gets, other than inputs, constants and what has no plain tensor type.
     result_bytes : int
@@ -50,6 +52,7 @@ class MemoryPlan:
     offsets: Mapping[str, int]
     inside: Mapping[str, Place]
     scratch: Mapping[int, Scratch]
+    shared: Mapping[int, int]
     results: tuple[str, ...]
     result_bytes: int
     touched: tuple[str, ...]
@@ -92,9 +95,11 @@ def plan_memory(graph: Graph, steps: Sequence[Step], threads: int, placement: Pl
     results = tuple(name for name in blocks if name in returned)
     passing = [name for name in blocks if name not in returned]
     strides = {k: stride for k, step in enumerate(steps) if (stride := stride_of(step))}
+    shared = {k: step.kernel.shared_bytes for k, step in enumerate(steps) if isinstance(step, KernelStep) and step.kernel.shared_bytes}
     lifetimes = [
         *(_lifetime(f"value {name}", blocks[name]) for name in passing),
         *(Lifetime(f"scratch {k}", stride * slots_of(steps[k], threads), k, k) for k, stride in strides.items()),
+        *(Lifetime(f"shared {k}", nbytes, k, k) for k, nbytes in shared.items()),
     ]
     arena = plan_buffers(lifetimes)
     offsets = {name: arena.offsets[f"value {name}"] for name in passing}
@@ -104,6 +109,7 @@ def plan_memory(graph: Graph, steps: Sequence[Step], threads: int, placement: Pl
         {**offsets, **{name: offsets[place.block] + place.offset for name, place in placed.items() if place.block in offsets}},
         {name: place for name, place in placed.items() if place.block not in offsets},
         {k: Scratch(arena.offsets[f"scratch {k}"], stride) for k, stride in strides.items()},
+        {k: arena.offsets[f"shared {k}"] for k in shared},
         results,
         sum(graph.values[name].nbytes for name in results),
         tuple(first),

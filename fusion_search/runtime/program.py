@@ -153,10 +153,10 @@ class BoundPlan:
         slots: list[int] = []
         offsets: list[int] = []
         starts: list[int] = []
-        for step in self.steps:
+        for k, step in enumerate(self.steps):
             starts.append(len(slots))
             if isinstance(step, KernelStep):
-                for place, offset in self._entries(step):
+                for place, offset in self._entries(step, ARENA, self.memory.shared.get(k, 0)):
                     slots.append(place)
                     offsets.append(offset)
                 slots += [-1] * (-len(slots) % 8)
@@ -198,13 +198,15 @@ class BoundPlan:
             return None
         return Express(self.spaces, [value.name for value in graph.inputs], [value.name for value in graph.outputs])
 
-    def _entries(self, step: KernelStep) -> Iterator[tuple[int, int]]:
-        """Yield the base (-1 for none) and the number of each slot of a kernel's argument table."""
+    def _entries(self, step: KernelStep, base: int, shared: int) -> Iterator[tuple[int, int]]:
+        """Yield the base (-1 for none) and the number of each slot of a kernel's argument table; given where its items' memory is."""
         for slot in step.kernel.slots:
-            if slot.value is None:
+            if slot.shared:
+                yield base, shared + slot.number
+            elif slot.value is None:
                 yield -1, slot.number
             elif slot.value == "":
-                yield FLAG, 0
+                yield FLAG, slot.number
             elif slot.external:
                 yield -1, LIBRARY[slot.value]() if slot.value in LIBRARY else _loaded(step, slot.value)
             elif slot.value in self.constants:
@@ -229,8 +231,10 @@ class BoundPlan:
             How often one run runs it.
         """
         address = _loaded(step, "kernel")
-        entries = np.array([offset + (space.bases[base] if base >= 0 else 0) for base, offset in self._entries(step)], np.int64)
-        scratch = aligned(stride_of(step) * self.threads, PAGE)
+        own = stride_of(step) * self.threads
+        scratch = aligned(own + step.kernel.shared_bytes, PAGE)
+        found = self._entries(step, -1, scratch.ctypes.data + own)
+        entries = np.array([offset + (space.bases[base] if base >= 0 else 0) for base, offset in found], np.int64)
         row = (address, entries.ctypes.data, step.kernel.items, step.chunk, scratch.ctypes.data, stride_of(step))
         return LoneStep(np.array([row] * times, np.int64), entries, scratch, self.threads)
 

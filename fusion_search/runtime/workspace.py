@@ -14,6 +14,7 @@ import numba
 import numpy as np
 
 from fusion_search.codegen.rt import driver
+from fusion_search.codegen.writer import ARRIVALS
 from fusion_search.ir.graph import Value
 from fusion_search.runtime.ports import Ports, ports_of
 from fusion_search.runtime.results import Array, ResultBuffers, aligned
@@ -139,7 +140,7 @@ class Workspaces:
         """Make a workspace; the zeros are the system's, which gives their pages when they are first touched."""
         layout = self.layout
         arena = aligned(layout.arena_bytes, PAGE)
-        flag = np.zeros(8, np.int64)
+        flag = aligned(2 * ARRIVALS, ARRIVALS).view(np.int64)
         bases = np.zeros(FIRST_PORT + len(layout.read) + len(layout.written), np.int64)
         bases[ARENA], bases[FLAG] = arena.ctypes.data, flag.ctypes.data
         still = (layout.slots >= 0) & (layout.slots < FIRST_PORT)

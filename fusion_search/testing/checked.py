@@ -36,11 +36,14 @@ class Buffer:
         Its elements; the part of a scratch gets a dtype when it is first used.
     given : bool
         An input or a constant: written before, and never to be written.
+    shared : bool
+        What items of one kernel write for the last of them to read.
     """
 
-    __slots__ = ("array", "count", "given", "marks", "name", "nbytes", "scratch")
+    __slots__ = ("array", "count", "given", "marks", "name", "nbytes", "scratch", "shared")
 
-    def __init__(self, name: str, nbytes: int, array: Array | None = None, *, given: bool = False) -> None:
+    def __init__(self, name: str, nbytes: int, array: Array | None = None, *, given: bool = False, shared: bool = False) -> None:
+        self.shared = shared
         self.name, self.nbytes, self.given, self.scratch = name, nbytes, given, array is None
         self.array = array
         self.count = array.size if array is not None else 0
@@ -164,6 +167,8 @@ class Pointer:
 
     def __init__(self, buffer: Buffer, start: int, now: int, first: int) -> None:
         self.buffer, self.start, self.now, self.first = buffer, start, now, 0 if buffer.scratch else first
+        if buffer.shared:  # also of the items before
+            self.first = now
         self.array: Any = buffer.array
         self.marks, self.count = buffer.marks, buffer.count
 

@@ -51,6 +51,7 @@ def small_blocks(elements: int) -> Iterator[None]:
     chosen = {
         (blocks, "ITEM_ELEMENTS"): elements,
         (blocks, "TURN"): 20,
+        (blocks, "TURN_LONG"): 36,
         (blocks, "PANEL_ROWS"): 8,
         (blocks, "PANEL_COLUMNS"): 24,
         (blocks, "BLOCK_BYTES"): 2000,

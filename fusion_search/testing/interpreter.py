@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fusion_search.codegen.kernel import scratch_apart
+from fusion_search.codegen.writer import ARRIVALS
 from fusion_search.errors import FeedError
 from fusion_search.ir.graph import Graph
 from fusion_search.runtime.refit import RunGroup
@@ -130,13 +131,15 @@ class _Run:
         self.values: dict[str, Array] = {}
         self.addresses: dict[str, int] = {}
         self.names = namespace(self.memory)
-        self.flag = [0] * 8
+        self.flag = [0] * 16
+        self.arrived = 0
         self.flag_address = self.memory.add(self.flag)
         self.fixed: dict[str, int] = {}
         self.functions: dict[int, Callable[..., None]] = {}
         for name, function in library(self.memory).items():
             self.fixed[name] = self.memory.add([])
             self.functions[self.fixed[name]] = function
+        self.names["arrive"] = self._arrive
         self.names["call_address"] = lambda address, arguments: self.functions[address](*arguments)
         for name, array in (*graph.constants.items(), *feeds.items()):
             self._add(name, np.ascontiguousarray(array), given=True)
@@ -167,15 +170,18 @@ class _Run:
         """Run all items of a kernel in random order."""
         table = []
         pieces: dict[str, int] = {}
+        shared = self._shared(kernel)
         for slot in kernel.slots:
-            if slot.value is None:
+            if slot.shared:
+                table.append(shared[slot.number])
+            elif slot.value is None:
                 table.append(slot.number)
             elif slot.external:
                 if slot.value not in self.fixed:
                     pieces[slot.value] = self.memory.add([])
                 table.append(pieces[slot.value] if slot.value in pieces else self.fixed[slot.value])
             elif slot.value == "":
-                table.append(self.flag_address)
+                table.append(self.flag_address + slot.number)
             else:
                 table.append(self._address(slot.value) + slot.number)
         memory = self.memory
@@ -195,6 +201,19 @@ class _Run:
             memory.now += 1
         if self.flag[0]:
             raise FeedError("an index is outside its tensor", hint="check the fed indices")
+
+    def _shared(self, kernel: Kernel) -> dict[int, int]:
+        """Make what all items share, each part a buffer of its own; return their addresses by offset."""
+        starts = sorted({slot.number for slot in kernel.slots if slot.shared})
+        ends = [*starts[1:], kernel.shared_bytes][: len(starts)]
+        return {a: self.memory.add(Buffer(f"shared {a}", b - a, shared=True)) for a, b in zip(starts, ends, strict=True)}
+
+    def _arrive(self, address: int, count: int) -> bool:
+        """Count an item as done; True for the last one."""
+        if self.memory.table(address) != self.flag[ARRIVALS // 8 :]:
+            raise AccessError("items are counted elsewhere than in the count of items")
+        self.arrived = (self.arrived + 1) % count
+        return self.arrived == 0
 
     def _complete(self, names: dict[str, Any], code: CodeType) -> None:
         """Let the run-time library itself, compiled, stand in for what has no stand-in."""

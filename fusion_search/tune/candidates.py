@@ -63,7 +63,8 @@ class Candidates:
     def choice(self, point: Point) -> Choice:
         """Return how the kernel is to run at a point."""
         tiles = self.tiles(point)
-        items = prod(-(-block.extent // tiles.get(block.loop, block.tile)) for block in self.made.kernel.blocks)
+        kernel = self.made.kernel
+        items = prod(-(-block.extent // tiles.get(block.loop, block.tile)) for block in kernel.blocks) if kernel.blocks else kernel.items
         return Choice(tiles, max(1, -(-items // point["tasks"])))
 
     def schedule(self, point: Point) -> Schedule:

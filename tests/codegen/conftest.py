@@ -29,6 +29,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch, eager_threads: None) -> None:
     """Blocks so small that small tensors have several, with a ragged last one."""
     monkeypatch.setattr(blocks, "ITEM_ELEMENTS", 96)
     monkeypatch.setattr(blocks, "TURN", 20)
+    monkeypatch.setattr(blocks, "TURN_LONG", 36)
     monkeypatch.setattr(blocks, "PANEL_ROWS", 8)
     monkeypatch.setattr(blocks, "PANEL_COLUMNS", 24)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 2000)

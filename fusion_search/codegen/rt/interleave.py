@@ -3,10 +3,12 @@
 A vector of a polynomial is one long chain: each step waits for the one before. LLVM interleaves the chains of several vectors only in
 small loops or in sums, so the scheduler of the processor fills up with what cannot start yet. And what is left of a short row after
 its last whole vectors costs as much an element as a vector. The compilers below put LLVM's own hints on every loop of a function,
-``llvm.loop.interleave.count`` and ``llvm.loop.vectorize.predicate.enable``; bits do not depend on them.
+``llvm.loop.interleave.count`` and ``llvm.loop.vectorize.predicate.enable``; bits do not depend on them. What the vectoriser then
+calls for whole vectors (`lookup`) is inlined behind it.
 """
 
 from llvmlite import ir
+from llvmlite.binding.newpassmanagers import create_new_module_pass_manager
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.lowering import Lower
@@ -47,11 +49,27 @@ def _back_edges(function):
     return found
 
 
+def _inline_vector_forms(library):
+    """Inline what vectorising made calls of: Numba vectorises last, and inlines before it only."""
+    optimize = library._optimize_final_module
+
+    def optimize_and_inline():
+        optimize()
+        builder = library._codegen._pass_builder(loop_vectorize=False, slp_vectorize=False)
+        passes = create_new_module_pass_manager()
+        passes.add_always_inliner_pass()
+        passes.add_instruction_combine_pass()
+        passes.run(library._final_module, builder)
+
+    library._optimize_final_module = optimize_and_inline
+
+
 class _Lower(Lower):
     count, fold = COUNT, False
 
     def post_lower(self):
         super().post_lower()
+        _inline_vector_forms(self.library)
         module = self.module
         number, flag = ir.IntType(32), ir.IntType(1)
         hints = [module.add_metadata([ir.MetaDataString(module, "llvm.loop.interleave.count"), number(self.count)])]

@@ -1,24 +1,23 @@
 """Vectorisable elementary functions in plain arithmetic and explicit fma.
 
-None of them uses a table, a call or a branch that LLVM keeps, so loops over
-them vectorise; none depends on a fast-math flag, so scalar, SSE2, AVX2 and
-AVX-512 code give the same bits.  Largest error in ulp, float32 over all
-inputs: exp 0.81, log 0.83, tanh 1.35, sigmoid 2.41, erf 1.0, sin and cos 1.5,
-pow 0.51; float64 sampled: exp 1.01, log 0.83, tanh 1.35, erf 2.6.  Special
+None of them uses a call or a branch that LLVM keeps, and their tables fit
+registers (`lookup`), so loops over them vectorise; none depends on a fast-math
+flag, so scalar, SSE2, AVX2 and AVX-512 code give the same bits.  Largest error
+in ulp, float32 over all inputs: exp 0.81, log 0.83, tanh 1.0, sigmoid 2.41,
+erf 0.9, sin and cos 1.5, pow 0.51; float64 sampled: exp 1.01, log 0.83, tanh
+1.35, erf 2.6.  Special
 values (NaN, infinities, signed zeros, subnormals) follow C.
 """
 
 import math
 
 import numpy as np
-from llvmlite import binding
 from numba import njit
 
 from fusion_search.codegen.rt.intrinsics import (
     INLINE,
     bits_f32,
     bits_f64,
-    copysign32,
     copysign64,
     f32_bits,
     f64_bits,
@@ -29,13 +28,15 @@ from fusion_search.codegen.rt.intrinsics import (
     iadd,
     iand,
     iashr,
+    ior,
     ishl,
     isub,
     ixor,
-    ldexp32,
     rint64,
     select,
 )
+from fusion_search.codegen.rt.lookup import make_lookup, scale_floor32
+from fusion_search.codegen.rt.tables import ROOTS, ROOTS_LOW, TANH
 
 F = np.float32
 D = np.float64
@@ -45,48 +46,28 @@ _I0, _I1, _I2, _I23, _I30, _I127 = (np.int32(i) for i in (0, 1, 2, 23, 30, 127))
 # a conversion this is defined for NaN.
 _MAGIC32, _MAGIC32_BITS = F(12582912.0), np.int32(0x4B400000)
 _MAGIC64, _MAGIC64_BITS = D(6755399441055744.0), np.int64(0x4338000000000000)
-_INF32, _NAN32 = F(np.inf), F(np.nan)
+_INF32, _NAN32, _SIGN32 = F(np.inf), F(np.nan), np.int32(-(2**31))
 _INF64, _NAN64 = D(np.inf), D(np.nan)
 
-# vscalefps replaces two multiplications on AVX-512; elsewhere llvm.ldexp is a
-# call for each lane.  The bits are the same.
-_HAS_AVX512 = bool(binding.get_host_cpu_features().get("avx512f", False))
-
-
 # --------------------------------------------------------------------- exp
-@njit(**INLINE)
-def _scale32_ldexp(p, k):
-    return ldexp32(p, k)
-
-
-@njit(**INLINE)
-def _scale32_product(p, k):
-    # Two exact powers of two: one alone would overflow for subnormal results.
-    half = iashr(k, _I1)
-    rest = isub(k, half)
-    p = p * bits_f32(ishl(iadd(half, _I127), _I23))
-    return p * bits_f32(ishl(iadd(rest, _I127), _I23))
-
-
-_scale32 = _scale32_ldexp if _HAS_AVX512 else _scale32_product
+# 2**(j / 16), and what rounding it to float32 left off
+_root, _root_low = make_lookup(ROOTS), make_lookup(ROOTS_LOW)
+# Rounds to a whole number of sixteenths, whose low bits are then the root's index.
+_SIXTEENTHS = F(786432.0)
 
 
 @njit(**INLINE)
 def exp32_within(x):
     """Exponential of a float32 between -104 and 89, or NaN."""
-    t = fma32(x, F(1.44269504088896341), _MAGIC32)
-    k = isub(f32_bits(t), _MAGIC32_BITS)
-    kf = t - _MAGIC32
-    r = fma32(-kf, F(0.693145751953125), x)
-    r = fma32(-kf, F(1.42860682030941723212e-6), r)
-    # (exp(r) - 1 - r) / r**2, minimax on half of log 2 to both sides: 0.03 ulp of the result. By pairs (Estrin): half the latency.
-    s = r * r
-    p = fma32(fma32(F(1.3814539416e-3), r, F(8.3687454462e-3)), s, fma32(F(4.1668388993e-2), r, F(1.6666521132e-1)))
-    p = fma32(p, r, F(4.9999994040e-1))
-    # The rounding error of 1 + r is fed back: 0.80 ulp instead of 1.02.
-    u = F(1) + r
-    w = (F(1) - u) + r
-    return _scale32(u + fma32(p, s, w), k)
+    t = fma32(x, F(1.44269504088896341), _SIXTEENTHS)
+    k = t - _SIXTEENTHS
+    r = fma32(-k, F(0.693145751953125), x)
+    r = fma32(-k, F(1.42860682030941723212e-6), r)
+    # exp(r) - 1 for r up to 1 / 46, minimax: 0.03 ulp. The low part of the root makes up for its rounding.
+    q = fma32(fma32(F(1.6667e-1), r, F(5.000162e-1)), r * r, r)
+    index = f32_bits(t)
+    root = _root(index)
+    return scale_floor32(root + fma32(root, q, _root_low(index)), k)
 
 
 @njit(**INLINE)
@@ -197,19 +178,31 @@ def log64(x):
 
 
 # ----------------------------------------------------------- tanh, sigmoid
+_t_at, _t0, _t1, _t2, _t3, _t4, _t5 = (make_lookup(column) for column in zip(*TANH, strict=True))
+#: Bits of 1 / 16, less one interval: four intervals an octave begin there.
+_TANH_FIRST, _I21 = np.int32(0x3D600000), np.int32(21)
+
+
+@njit(**INLINE)
+def signed32(size, x):
+    """Give a float32 without a sign that of `x`.
+
+    As integers: where the result is rounded to float16 and `x` came from float64, LLVM makes of a copysign a call of a function that
+    no library here has.
+    """
+    return bits_f32(ior(f32_bits(size), iand(f32_bits(x), _SIGN32)))
+
+
 @njit(**INLINE)
 def tanh32(x):
-    """Hyperbolic tangent of a float32."""
+    """Hyperbolic tangent of a float32: a polynomial for each of 30 intervals, without exponential or division."""
     a = fabs32(x)
-    s = x * x
-    p = fma32(F(-5.70498872745e-3), s, F(2.06390887954e-2))
-    p = fma32(p, s, F(-5.37397155531e-2))
-    p = fma32(p, s, F(1.33314422036e-1))
-    p = fma32(p, s, F(-3.33332819422e-1))
-    small = fma32(p * s, x, x)
-    twice = F(89.0) if a > F(44.5) else a + a
-    big = F(1) - F(2) / (exp32_within(twice) + F(1))
-    return copysign32(small, x) if a < F(0.625) else copysign32(big, x)
+    y = F(9.02) if a > F(9.02) else a  # 1 from here on
+    i = iashr(isub(f32_bits(y), _TANH_FIRST), _I21)
+    i = select(i < _I0, _I0, i)
+    d = y - _t_at(i)
+    p = fma32(fma32(_t5(i), d, _t4(i)), d * d, fma32(_t3(i), d, _t2(i)))
+    return signed32(fma32(fma32(p, d, _t1(i)), d, _t0(i)), x)
 
 
 @njit(**INLINE)

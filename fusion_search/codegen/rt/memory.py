@@ -239,6 +239,24 @@ def fetch_add(typingctx, addr, value):
 
 
 @intrinsic
+def _add_ordered(typingctx, addr, value):
+    def codegen(context, builder, signature, args):
+        p = builder.inttoptr(args[0], I64.as_pointer())
+        return builder.atomic_rmw("add", p, args[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@njit(**JIT)
+def arrive(addr, count):
+    """Count an item as done; True for the last of `count`, which then sees what all others wrote. The count starts anew."""
+    if _add_ordered(addr, 1) < count - 1:
+        return False
+    table(addr)[0] = 0
+    return True
+
+
+@intrinsic
 def call_address(typingctx, fn, args):
     """Call the void C function at address `fn` with a tuple of int64.
 

@@ -13,7 +13,6 @@ from numba import njit
 from fusion_search.codegen.rt.intrinsics import (
     INLINE,
     bits_f64,
-    copysign32,
     copysign64,
     f32_bits,
     f64_bits,
@@ -25,41 +24,37 @@ from fusion_search.codegen.rt.intrinsics import (
     rint64,
     select,
 )
+from fusion_search.codegen.rt.lookup import make_lookup
 from fusion_search.codegen.rt.maths import (
     _INF32,
+    _MAGIC32,
     _MAGIC64,
     _MAGIC64_BITS,
     _NAN32,
     D,
     F,
     _log64_positive,
-    exp32_within,
     exp64,
+    signed32,
 )
-
+from fusion_search.codegen.rt.tables import ERF
 
 # --------------------------------------------------------------------- erf
+_e_at, _e0, _e1, _e2, _e3, _e4, _e5 = (make_lookup(column) for column in zip(*ERF, strict=True))
+
+
 @njit(**INLINE)
 def erf32(x):
-    """Error function of a float32 (N. Juffa's polynomials)."""
-    t = fabs32(x)
-    s = x * x
-    r = fma32(F(-1.72853470e-5), t, F(3.83197126e-4))
-    u = fma32(F(-3.88396438e-3), t, F(2.42546219e-2))
-    r = fma32(r, s, u)
-    r = fma32(r, t, F(-1.06777877e-1))
-    r = fma32(r, t, F(-6.34846687e-1))
-    r = fma32(r, t, F(-1.28717512e-1))
-    r = fma32(r, t, -t)
-    # Far out the polynomial turns: there the result is 1 anyway.
-    r = r if t < F(10.0) else (F(-104.0) if t == t else t)
-    big = copysign32(F(1) - exp32_within(r), x)
-    q = fma32(F(-5.96761703e-4), s, F(4.99119423e-3))
-    q = fma32(q, s, F(-2.67681349e-2))
-    q = fma32(q, s, F(1.12819925e-1))
-    q = fma32(q, s, F(-3.76125336e-1))
-    q = fma32(q, s, F(1.28379166e-1))
-    return big if t > F(0.927734375) else fma32(q, x, x)
+    """Error function of a float32: a polynomial for each eighth up to 4, without an exponential."""
+    a = fabs32(x)
+    y = F(3.93) if a > F(3.93) else a  # 1 from here on
+    t = fma32(y, F(8), _MAGIC32)
+    i = f32_bits(t)
+    d = y - _e_at(i)
+    p = fma32(fma32(_e5(i), d, _e4(i)), d * d, fma32(_e3(i), d, _e2(i)))
+    # near 0 the polynomial is of erf(y) - y: the slope 1.13 is no float32
+    start = y if y < F(0.1875) else _e0(i)
+    return signed32(fma32(fma32(p, d, _e1(i)), d, start), x)
 
 
 @njit(**INLINE)
