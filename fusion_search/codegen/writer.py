@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from fusion_search.codegen.extents import actual
+from fusion_search.codegen.packing import Packing
 from fusion_search.ir.graph import stored_dtype
 
 #: Dtype codes of the text: storage and the type in which it computes.
@@ -40,11 +41,14 @@ class Slot:
         The number, or a byte offset from the tensor's address.
     external : bool
         `value` names a function of the library. A flag, not a spelling: a model may call its tensors anything.
+    packing : Packing, optional
+        The address is that of a constant packed so.
     """
 
     value: str | None
     number: int = 0
     external: bool = False
+    packing: Packing | None = None
 
 
 @dataclass(slots=True)
@@ -83,6 +87,10 @@ class Writer:
     def address(self, tensor: str) -> str:
         """Return the name of a tensor's address."""
         return self._slot(("p", tensor), Slot(tensor))
+
+    def packed(self, tensor: str, packing: Packing) -> str:
+        """Return the name of the address of a packed constant."""
+        return self._slot(("p", tensor, packing), Slot(tensor, packing=packing))
 
     def external(self, function: str) -> str:
         """Return the name of the address of a library function."""
