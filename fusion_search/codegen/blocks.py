@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -61,16 +62,55 @@ class Blocks:
     whole: frozenset[int]
 
 
-def choose_blocks(group: GroupAccess, live_out: set[int], threads: int) -> Blocks:
-    """Choose which outer loops are blocked, which is structure, and the block sizes, which suit the run's extents and threads."""
-    panels = _panels(group)
-    whole = frozenset(_whole(group, panels))
-    structure = _tiles(group, live_out, whole, panels, threads)
+def choose_blocks(group: GroupAccess, live_out: set[int], threads: int, forms: Forms) -> Blocks:
+    """Choose which outer loops are blocked, which is structure, and the block sizes, which suit the run's extents and threads.
+
+    Parameters
+    ----------
+    group : GroupAccess
+    live_out : set of int
+        Members that store their result.
+    threads : int
+    forms : mapping of int to str
+        The form of each product and convolution, see `packing.packed_forms`.
+    """
+    panels = _panels(group, forms)
+    given = Given(threads, forms, panels, frozenset(_whole(group, panels)), True)
     if not any(isinstance(n, Extent) for n in group.extents.values()):
-        return Blocks(structure, whole)
-    run = _tiles(_of_run(group), live_out, whole, panels, threads)
-    sizes = {a: actual(group.extents[a]) if a in whole else run.get(a, 1) for a in structure}
-    return Blocks({a: Extent(tile, sizes[a]) for a, tile in structure.items()}, whole)
+        tiles = _tiles(group, live_out, given)
+        return Blocks(tiles, given.uncut(tiles))
+    structure = _tiles(group, live_out, replace(given, divisible=False))
+    run = _tiles(_of_run(group), live_out, given)
+    sizes = {a: run.get(a, 1) for a in structure} | {a: actual(group.extents[a]) for a in given.uncut(run)}
+    return Blocks({a: Extent(tile, sizes[a]) for a, tile in structure.items()}, given.whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the blocks of a group are chosen for.
+
+    Attributes
+    ----------
+    threads : int
+    forms : mapping of int to str
+    panels : tuple of tuple of int
+    whole : frozenset of int
+        Loops of which a block takes all steps, whatever the extents.
+    divisible : bool
+        A panel's inner loop may be cut where blocks have one step of those around it: any piece of it is one panel.
+    """
+
+    threads: int
+    forms: Forms
+    panels: Panels
+    whole: frozenset[int]
+    divisible: bool
+
+    def uncut(self, tiles: Mapping[int, int]) -> frozenset[int]:
+        """Return the loops to be taken whole with these tiles of the others."""
+        if not self.divisible:
+            return self.whole
+        return self.whole - {a for panel in self.panels for k, a in enumerate(panel) if all(tiles.get(b, 1) == 1 for b in panel[:k])}
 
 
 def _of_run(group: GroupAccess) -> GroupAccess:
@@ -87,16 +127,18 @@ def _of_run(group: GroupAccess) -> GroupAccess:
     )
 
 
-def _tiles(group: GroupAccess, live_out: set[int], whole: frozenset[int], panels: Panels, threads: int) -> dict[int, int]:
-    tiles = {a: max(tile, 1) for a, tile in _member_tiles(group, live_out, panels, threads).items()}  # an extent may be 0
+def _tiles(group: GroupAccess, live_out: set[int], given: Given) -> dict[int, int]:
+    tiles = {a: max(tile, 1) for a, tile in _member_tiles(group, live_out, given).items()}  # an extent may be 0
     # A member that does not carry a loop is computed again for each of its blocks: best one block.
     partial = [a for a in sorted(group.outer) if any(a not in loops.all for loops in group.loops)]
     tiles |= {atom: max(group.extents[atom], 1) for atom in partial}
     heavy = _heavy(group)
     balanced = heavy is not None and library_kernel(group.members[heavy]) in ("product", "tile")  # chosen for the threads already
-    wanted = threads if balanced else BLOCKS_PER_THREAD * threads
-    _spread(group, tiles, [a for a in tiles if a not in partial and a not in whole], wanted)
-    _spread(group, tiles, [a for a in partial if a not in whole], wanted)
+    wanted = given.threads if balanced else BLOCKS_PER_THREAD * given.threads
+    for atoms in ([a for a in tiles if a not in partial], partial):
+        for _ in range(2):  # a loop that is cut down to single steps lets the next one be cut
+            fixed = given.uncut(tiles)
+            _spread(group, tiles, [a for a in atoms if a not in fixed], wanted)
     return tiles
 
 
@@ -111,9 +153,11 @@ def _whole(group: GroupAccess, panels: Panels) -> set[int]:
 
 #: The loops of a product's columns and rows that one call may run through, outermost first.
 Panels = tuple[tuple[int, ...], tuple[int, ...]]
+#: How products run whose operand is packed beforehand, by member.
+Forms = Mapping[int, str]
 
 
-def _panels(group: GroupAccess) -> Panels:
+def _panels(group: GroupAccess, forms: Forms) -> Panels:
     """The last outer loops of each side of the group's product through which operand and result step as through one.
 
     The others take one step an item: the images of a batch in a convolution, whose pixels lie apart.
@@ -121,7 +165,7 @@ def _panels(group: GroupAccess) -> Panels:
     heavy = _heavy(group)
     if heavy is None or library_kernel(group.members[heavy]) != "product":
         return (), ()
-    product = contraction_loops(group, heavy)
+    product = contraction_loops(group, heavy, forms.get(heavy, ""))
     return _panel(group, heavy, product.columns, product.right), _panel(group, heavy, product.rows, product.left)
 
 
@@ -149,10 +193,10 @@ def _spread(group: GroupAccess, tiles: dict[int, int], atoms: list[int], wanted:
         tiles[atom] = -(-group.extents[atom] // blocks)
 
 
-def _member_tiles(group: GroupAccess, live_out: set[int], panels: Panels, threads: int) -> dict[int, int]:
+def _member_tiles(group: GroupAccess, live_out: set[int], given: Given) -> dict[int, int]:
     heavy = _heavy(group)
     if heavy is not None:
-        return _heavy_tiles(group, live_out, heavy, panels, threads)
+        return _heavy_tiles(group, live_out, heavy, given)
     inner = [loops.all - group.outer for loops in group.loops]
     if not any(inner):
         return _flat_tiles(group, live_out, sorted(group.outer))
@@ -218,21 +262,22 @@ def _unit_steps(group: GroupAccess, live_out: set[int], atom: int) -> int:
     return count
 
 
-def _heavy_tiles(group: GroupAccess, live_out: set[int], heavy: int, panels: Panels, threads: int) -> dict[int, int]:
+def _heavy_tiles(group: GroupAccess, live_out: set[int], heavy: int, given: Given) -> dict[int, int]:
     member, loops = group.members[heavy], group.loops[heavy]
     kernel = library_kernel(member)
     if kernel == "tile":
-        return conv_tiles(group, heavy, threads)
+        return conv_tiles(group, heavy, given.threads, heavy in given.forms)
     if kernel == "pool":
         return _pool_tiles(group, heavy)
     if not kernel:
         return _flat_tiles(group, live_out, [a for a in loops.parallel if a in group.outer])
-    return _product_tiles(group, heavy, panels, threads)
+    return _product_tiles(group, heavy, given)
 
 
-def _product_tiles(group: GroupAccess, heavy: int, panels: Panels, threads: int) -> dict[int, int]:
+def _product_tiles(group: GroupAccess, heavy: int, given: Given) -> dict[int, int]:
     """Blocks of a product, of whole micro-kernels and such that all threads are done at the same time."""
-    product = contraction_loops(group, heavy)
+    form, panels = given.forms.get(heavy, ""), given.panels
+    product = contraction_loops(group, heavy, form)
     left = group.reads[(heavy, product.left)].strides
     plain = not product.depth or left.get(product.depth[-1], 0) == 1
     sides = (product.columns, panels[0]), (product.rows, panels[1])
@@ -240,19 +285,27 @@ def _product_tiles(group: GroupAccess, heavy: int, panels: Panels, threads: int)
     columns, rows = (actual(prod(group.extents[a] for a in atoms)) for atoms in within)
     others = actual(prod(group.extents[a] for a in group.outer if a not in within[0] | within[1]))
     # few rows do not pay for a copy of the right side: it is read once, best in long pieces
-    width = PANEL_COLUMNS if plain and rows > 2 * KERNEL_ROWS else WIDE_COLUMNS
-    limits = panel_blocks(rows, columns, others, (PANEL_ROWS, width), (bool(panels[1]), bool(panels[0])), threads)
+    width = PANEL_COLUMNS if form or (plain and rows > 2 * KERNEL_ROWS) else WIDE_COLUMNS
+    # what no outer loop cuts is one piece, and so is what some member would compute again for each piece
+    cut = tuple(bool(panel) and all(panel[0] in loops.all for loops in group.loops) for panel in reversed(panels))
+    limits = panel_blocks(rows, columns, others, (PANEL_ROWS, width), (cut[0], cut[1]), given.threads, bool(form))
     tiles: dict[int, int] = {}
     for atoms, (_, panel), limit in zip(within, sides, reversed(limits), strict=True):
         if panel:
-            tiles |= {a: group.extents[a] for a in panel[1:]}
-            inside = prod(group.extents[a] for a in atoms if a != panel[0])
-            tiles[panel[0]] = min(group.extents[panel[0]], max(1, limit // max(1, inside)))
+            tiles |= {a: group.extents[a] for a in panel}
+            inside = prod(group.extents[a] for a in atoms)
+            for atom in panel:
+                inside //= max(group.extents[atom], 1)
+                tiles[atom] = min(group.extents[atom], max(1, limit // max(1, inside)))
+                if tiles[atom] > 1 or not given.divisible:
+                    break
     return tiles
 
 
 @cache
-def panel_blocks(rows: int, columns: int, others: int, most: tuple[int, int], cut: tuple[bool, bool], threads: int) -> tuple[int, int]:
+def panel_blocks(
+    rows: int, columns: int, others: int, most: tuple[int, int], cut: tuple[bool, bool], threads: int, packed: bool = False
+) -> tuple[int, int]:
     """Choose the rows and columns of a product's blocks.
 
     Parameters
@@ -265,23 +318,29 @@ def panel_blocks(rows: int, columns: int, others: int, most: tuple[int, int], cu
         Whether rows and columns may be cut; what may not is whole in each block.
     threads : int
         How many share the blocks.
+    packed : bool
+        The right side is packed beforehand: nothing is copied, and its panels are not cut.
     """
     most_rows, most_columns = most
     best = (float("inf"), KERNEL_ROWS, most_columns)
     few = max(-(-rows // most_rows), 1)
-    for width in (most_columns, most_columns * 3 // 4, most_columns // 2) if cut[1] else (most_columns,):
+    copy = 0 if packed else 4
+    widths = (most_columns,) if packed or not cut[1] else (most_columns, most_columns * 3 // 4, most_columns // 2)
+    for width in widths:
         # vectors of columns; with fewer of them at once the micro-kernel is slower
         pieces = [-(-min(width, columns - start) // 16) * (0.9 + 0.1 * most_columns / width) for start in range(0, columns, width)]
         pieces = pieces if cut[1] else [sum(pieces)]
-        for blocks in range(few, few + 2 * threads + 1) if cut[0] else (1,):
-            tall = -(-max(rows, 1) // (blocks * KERNEL_ROWS)) * KERNEL_ROWS
-            heights = [min(tall, rows - start) for start in range(0, rows, tall)]
-            # a vector costs its rows, and the copy of its right side
+        counts = range(few, few + 2 * threads + 1) if cut[0] else (1,)
+        # blocks of whole micro-kernels, or all of one height
+        for tall in dict.fromkeys(-(-max(rows, 1) // (n * unit)) * unit for n in counts for unit in (KERNEL_ROWS, 1)):
+            # a vector costs its rows, what a micro-kernel of fewer rows is slower, and the copy of its right side
+            blocks = [min(tall, rows - start) for start in range(0, rows, tall)]
+            heights = [height + (0.5 if height % KERNEL_ROWS else 0.0) for height in blocks]
             if len(pieces) * len(heights) * others <= 8 * threads:
-                ends = _ends([(height + 4) * piece + 4 for height in heights for piece in pieces] * others, threads)
+                ends = _ends([(height + copy) * piece + 4 for height in heights for piece in pieces] * others, threads)
             else:
-                whole = (sum(heights) + 4 * len(heights)) * sum(pieces) + 4 * len(heights) * len(pieces)
-                ends = whole * others / threads + (tall + 4) * 2
+                whole = (sum(heights) + copy * len(heights)) * sum(pieces) + 4 * len(heights) * len(pieces)
+                ends = whole * others / threads + (tall + copy) * 2
             best = min(best, (ends, tall, width))
     return best[1], best[2]
 
@@ -303,7 +362,7 @@ def _pool_tiles(group: GroupAccess, heavy: int) -> dict[int, int]:
     return tiles
 
 
-def conv_tiles(group: GroupAccess, heavy: int, threads: int) -> dict[int, int]:
+def conv_tiles(group: GroupAccess, heavy: int, threads: int, turned: bool) -> dict[int, int]:
     """Blocks of a convolution: all columns, and rows and filters so that little is computed or copied in vain."""
     member = group.members[heavy]
     loops = group.original[heavy][1 : member.domain.rank]
@@ -323,15 +382,18 @@ def conv_tiles(group: GroupAccess, heavy: int, threads: int) -> dict[int, int]:
     widest = max(actual(prod(m.shape)) // max(1, actual(member.shape[0]) * rows * width) for m in group.members)
     count = actual(group.extents[filters]) if filters is not None else widest
     others = actual(prod(n for n, atoms in zip(member.shape[:2], group.original[heavy], strict=False) if group.outer.intersection(atoms)))
-    row_block, blocks = dense_blocks(rows, width, count, others, (row is not None, filters is not None), threads)
+    row_block, blocks = dense_blocks(rows, width, count, others, (row is not None, filters is not None), threads, turned)
     if row is not None:
         tiles[row] = row_block
     if filters is not None:
-        tiles[filters] = min(max(group.extents[filters], 1), -(-max(1, -(-count // blocks)) // KERNEL_ROWS) * KERNEL_ROWS)
+        unit = PANEL_COLUMNS if turned else KERNEL_ROWS
+        tiles[filters] = min(max(group.extents[filters], 1), -(-max(1, -(-count // blocks)) // unit) * unit)
     return tiles
 
 
-def dense_blocks(rows: int, width: int, filters: int, others: int, cut: tuple[bool, bool], threads: int) -> tuple[int, int]:
+def dense_blocks(
+    rows: int, width: int, filters: int, others: int, cut: tuple[bool, bool], threads: int, turned: bool = False
+) -> tuple[int, int]:
     """Choose a convolution's rows of a block, and into how many blocks its filters are cut.
 
     Parameters
@@ -344,6 +406,8 @@ def dense_blocks(rows: int, width: int, filters: int, others: int, cut: tuple[bo
         Whether rows and filters may be cut.
     threads : int
         How many share the blocks.
+    turned : bool
+        Filters are the columns of the product, and pixels its rows.
     """
     best = (float("inf"), max(rows, 1), 1)
     for row_block in range(1, rows + 1) if cut[0] else (max(rows, 1),):
@@ -359,6 +423,9 @@ def dense_blocks(rows: int, width: int, filters: int, others: int, cut: tuple[bo
             # weights that each block reads, and cores that wait
             lone = pixels % 16 == 1 and pixels > 16  # computed apart, at a third of a vector's cost
             lanes = (pixels + 5) / pixels if lone else -(-pixels // 16) * 16 / pixels
+            if turned:
+                panels = -(-mine // PANEL_COLUMNS) * PANEL_COLUMNS / max(mine, 1) if cuts > 1 else 1.0
+                lanes = (pixels + (0.5 if pixels % KERNEL_ROWS else 0.0)) / pixels * panels
             uneven = -(-rows // row_block) * row_block / max(rows, 1)
             copies = 1 + 4 / max(mine, 1) + 1 / pixels
             idle = -(-items // threads) * threads / max(items, 1)
@@ -388,14 +455,17 @@ class Product:
     depth: tuple[int, ...]
 
 
-def contraction_loops(group: GroupAccess, heavy: int) -> Product:
-    """Split a contraction's loops into rows, columns, batch and depth, so that the result's last loop is a column."""
+def contraction_loops(group: GroupAccess, heavy: int, form: str = "") -> Product:
+    """Split a contraction's loops into rows, columns, batch and depth, so that the result's last loop is a column.
+
+    In the form ``turned`` it is a row, and the result is stored by columns.
+    """
     loops = group.loops[heavy]
     first, second = group.reads[(heavy, 0)].strides, group.reads[(heavy, 1)].strides
     only_first = tuple(a for a in loops.parallel if a in first and a not in second)
     only_second = tuple(a for a in loops.parallel if a in second and a not in first)
     batch = tuple(a for a in loops.parallel if (a in first) == (a in second))
     depth = tuple(loops.reduced)
-    if loops.parallel and loops.parallel[-1] in only_first:
+    if loops.parallel and (loops.parallel[-1] in only_first) != (form == "turned"):
         return Product(1, 0, only_second, only_first, batch, depth)
     return Product(0, 1, only_first, only_second, batch, depth)

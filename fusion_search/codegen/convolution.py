@@ -7,12 +7,13 @@ from contextlib import ExitStack
 from fusion_search.codegen.access import Linear, row_major
 from fusion_search.codegen.emit import Emitter, Place
 from fusion_search.codegen.extents import actual
-from fusion_search.codegen.rt.conv import WindowShape, conv_scratch_bytes
+from fusion_search.codegen.packing import window_packing
+from fusion_search.codegen.rt.conv import COLUMNS_PACKED, PLAIN, WindowShape, conv_scratch_bytes
 from fusion_search.fusion.program import Member
 
 
-def window_shape(member: Member) -> WindowShape:
-    """Return the library's description of a convolution; one-dimensional ones have a height of 1."""
+def window_shape(member: Member, packed: int = PLAIN) -> WindowShape:
+    """Return the library's description of a convolution, its weights as they lie; one-dimensional ones have a height of 1."""
     x, w, out = member.operands[0].shape, member.operands[1].shape, member.shape
     flat = len(x) == 4
 
@@ -22,14 +23,16 @@ def window_shape(member: Member) -> WindowShape:
     strides, dilations, before = (member.node.attr(name) for name in ("strides", "dilations", "before"))
     top, left = pair(before, 0)
     return WindowShape(
-        x[1] * x[2], w[0] * w[1], *pair(x[3:], 1), *pair(out[3:], 1), pair(w[3:], 1), pair(strides, 1), pair(dilations, 1), top, left, x[1]
-    )
+        x[1] * x[2], w[0] * w[1], *pair(x[3:], 1), *pair(out[3:], 1), pair(w[3:], 1), pair(strides, 1), pair(dilations, 1), top, left, x[1],
+        packed=packed,
+    )  # fmt: skip
 
 
 def emit_convolution(e: Emitter, i: int) -> None:
     """Write a convolution's stage."""
     w, member, result = e.w, e.group.members[i], e.places[i]
-    shape = window_shape(member)
+    turned = i in e.forms
+    shape = window_shape(member, COLUMNS_PACKED if turned else PLAIN)
     fields = shape.descriptor()
     names = [w.number(("conv", i, k), int(value)) for k, value in enumerate(fields)]
     at = f"A + {8 * int(names[0][1:])}"  # the descriptor lies in the argument table itself
@@ -38,7 +41,7 @@ def emit_convolution(e: Emitter, i: int) -> None:
     row = positions[0] if len(positions) == 2 else None
     function, scratch = w.external("conv_tile_f32"), e.reserve("conv scratch", conv_scratch_bytes(shape))
     # where an operand lies in scratch, its groups may lie apart: then they are called for one by one
-    apart = any(e.memory_of(i, k)[0].kind == "scratch" for k in range(2))
+    apart = any(e.memory_of(i, k)[0].kind == "scratch" for k in ((0,) if turned else (0, 1)))
     bias = _bias_address(e, i)
     with ExitStack() as stack:
         index: dict[int, str] = {}
@@ -64,7 +67,10 @@ def emit_convolution(e: Emitter, i: int) -> None:
             w.number(("conv channel step", i), result.strides.get(filters, 0) if filters is not None else 0),
             w.number(("conv row step", i), result.strides.get(row, 0) if row is not None else shape.out_width),
         ]
-        call = [at, whole_address(e, i, 0, inside), whole_address(e, i, 1, inside), bias or "np.int64(0)", target]
+        weights = (
+            w.packed(e.program.value_name[member.operands[1].base], window_packing(member)) if turned else whole_address(e, i, 1, inside)
+        )
+        call = [at, whole_address(e, i, 0, inside), weights, bias or "np.int64(0)", target]
         call += [index[image] if image is not None else "np.int64(0)", g0, g1, oc0, oc1, h0, h1, *steps, f"S + {scratch}"]
         w.put(f"call_address({function}, ({', '.join(call)}))")
     if len(member.operands) > 2 and not bias:

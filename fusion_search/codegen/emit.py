@@ -10,6 +10,7 @@ from fusion_search.codegen import blocks
 from fusion_search.codegen.access import GroupAccess, Linear, group_access, library_kernel, row_major
 from fusion_search.codegen.blocks import by_lanes, choose_blocks, is_reduce
 from fusion_search.codegen.extents import Extent, actual
+from fusion_search.codegen.packing import packed_forms
 from fusion_search.codegen.stages import absorbed, place
 from fusion_search.codegen.writer import COMPUTE, Writer, code_of, load
 from fusion_search.fusion.analysis import Analysis
@@ -64,7 +65,9 @@ class Emitter:
         self.group: GroupAccess = group_access(program, analysis)
         stored = set(analysis.live_outs)
         self.live_out = {i for i, m in enumerate(self.group.members) if stored.intersection(m.outputs)}
-        chosen = choose_blocks(self.group, self.live_out, threads)
+        #: Products and convolutions with an operand that is packed beforehand, and how they run.
+        self.forms = packed_forms(program, self.group)
+        chosen = choose_blocks(self.group, self.live_out, threads, self.forms)
         self.tiles, self.whole = chosen.tiles, chosen.whole
         if tiles:
             self.tiles = {a: _sized(tile, tiles[a]) if a in tiles and a not in self.whole else tile for a, tile in self.tiles.items()}

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from math import prod
 
 from fusion_search.codegen.access import Linear, library_kernel
-from fusion_search.codegen.blocks import PANEL_COLUMNS, contraction_loops
+from fusion_search.codegen.blocks import PANEL_COLUMNS, Product, contraction_loops
 from fusion_search.codegen.emit import Emitter, Place
 from fusion_search.codegen.extents import actual
+from fusion_search.codegen.packing import PackedSide, packed_side
 from fusion_search.codegen.rt.gemm import gemm_scratch_bytes
 
 #: Bytes of a row of columns up to which the library reads a right side where it lies: four vectors of the micro-kernel.
@@ -40,6 +41,8 @@ class Call:
         Loops of the result around the calls.
     outside : list of int
         Loops of the depth around the calls.
+    side : PackedSide, optional
+        How the right side is packed, where it is.
     """
 
     left: tuple[Place, Linear, str]
@@ -50,39 +53,46 @@ class Call:
     depth: tuple[int, ...]
     loops: list[int]
     outside: list[int]
+    side: PackedSide | None
 
 
 def call_of(e: Emitter, i: int) -> Call:
     """Find what one call of a contraction's stage takes."""
-    product, result = contraction_loops(e.group, i), e.places[i]
-    left, right = operand_address(e, i, product.left), operand_address(e, i, product.right)
+    form = e.forms.get(i, "")
+    product, result = contraction_loops(e.group, i, form), e.places[i]
+    side = packed_side(e.group, i, product) if form else None
+    left = operand_address(e, i, product.left)
+    right = _packed(e, i, product, side) if side is not None else operand_address(e, i, product.right)
     target = (result, Linear(dict(result.strides)), f"w{i}")
     rows = _chain(e, product.rows, (left[1], target[1]))
-    columns = _chain(e, product.columns, (right[1], target[1]))
+    columns = _chain(e, product.columns, (right[1] if side is None else Linear(side.column), target[1]))
     depth = _chain(e, product.depth, (left[1], right[1]))
     walked = [a for a in (*product.batch, *product.rows, *product.columns) if a not in rows and a not in columns]
     loops = [a for a in walked if a not in e.group.outer or a in e.tiles]
-    return Call(left, right, target, rows, columns, depth, loops, [a for a in product.depth if a not in depth])
+    return Call(left, right, target, rows, columns, depth, loops, [a for a in product.depth if a not in depth], side)
 
 
 def emit_product(e: Emitter, i: int) -> None:
     """Write the stage of a contraction, or of a convolution whose kernel is one point."""
     w, result, made = e.w, e.places[i], call_of(e, i)
     left, right, target, rows, columns, depth = made.left, made.right, made.target, made.rows, made.columns, made.depth
-    outside = made.outside
-    start = None if outside else _row_bias(e, i, rows, columns)
+    outside, side, form = made.outside, made.side, e.forms.get(i, "")
+    lines, pieces = (columns, rows) if form == "turned" else (rows, columns)  # of the result: those that lie apart, and along them
+    start = None if outside else _row_bias(e, i, lines, pieces)
     bias = len(e.group.members[i].operands) > 2 and start is None
     size = 8 if result.code == "f8" else 4
-    function = w.external("gemm_f64" if size == 8 else "gemm_f32")
+    library = f"gemm_{form}" if form else "gemm"
+    function = w.external(f"{library}_f{8 * size}")
     copies = bool(depth) and actual(left[1].strides.get(depth[-1], 0)) != 1
-    scratch = e.reserve("gemm scratch", gemm_scratch_bytes(actual(prod(e.group.extents[a] for a in depth)), copies=copies))
+    needed = gemm_scratch_bytes(actual(prod(e.group.extents[a] for a in depth)), copies=copies, form=library)
+    scratch = e.reserve("gemm scratch", needed)
     with ExitStack() as stack:
         variables: dict[int, str] = {}
         for atom in made.loops:
             variables[atom] = w.name("i")
             stack.enter_context(w.block(f"for {variables[atom]} in range({e.bound(atom)}):"))
         if bias:
-            _emit_bias(e, i, variables, rows, columns)
+            _emit_bias(e, i, variables, lines, pieces)
         for atom in outside:
             variables[atom] = w.name("i")
             stack.enter_context(w.block(f"for {variables[atom]} in range({e.bound(atom)}):"))
@@ -94,11 +104,22 @@ def emit_product(e: Emitter, i: int) -> None:
         call = [_size(e, rows), _size(e, columns), _size(e, depth)]
         for (place, linear, key), (major, minor) in ((left, (rows, depth)), (right, (depth, columns))):
             call += [_at(e, place, linear, key, variables, size), _chain_step(e, key, linear, major), _chain_step(e, key, linear, minor)]
-        call[6:] = _shared_panel(e, i, made, size) or call[6:]
-        call += [_at(e, *target, variables, size), _chain_step(e, target[2], target[1], rows), begin, f"S + {scratch}"]
+        if side is None:
+            call[6:] = _shared_panel(e, i, made, size) or call[6:]
+        else:
+            first = _offset(e, right[0], Linear(side.column), f"{right[2]} column", variables)
+            call[7:] = [w.number(("panel", i), side.panel), f"np.int64({first})"]
+        call += [_at(e, *target, variables, size), _chain_step(e, target[2], target[1], lines), begin, f"S + {scratch}"]
         if not outside:
-            _fetch_ahead(e, i, rows, columns, variables)
+            _fetch_ahead(e, i, lines, pieces, variables)
         w.put(f"call_address({function}, ({', '.join(call)}))")
+
+
+def _packed(e: Emitter, i: int, product: Product, side: PackedSide) -> tuple[Place, Linear, str]:
+    """Where the packed right side of a product lies, and how its matrices and what is summed over are stepped through."""
+    operand = e.group.members[i].operands[product.right]
+    tensor = e.program.value_name[operand.base]
+    return Place("tensor", e.places[i].code, e.w.packed(tensor, side.packing), {}, tensor), Linear(side.at), f"r{i}.{product.right}"
 
 
 def _shared_panel(e: Emitter, i: int, made: Call, size: int) -> list[str]:
@@ -133,7 +154,7 @@ def _shared_panel(e: Emitter, i: int, made: Call, size: int) -> list[str]:
 
 def _same_columns(other: Call, made: Call) -> bool:
     """Whether a product is one call whose right side is that of another."""
-    sides = [(call.right[0].key, call.right[1], call.columns, call.depth) for call in (other, made)]
+    sides = [(call.side is None, call.right[0].key, call.right[1], call.columns, call.depth) for call in (other, made)]
     return not other.loops and not other.outside and sides[0] == sides[1]
 
 

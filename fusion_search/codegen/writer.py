@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from fusion_search.codegen.extents import actual
+from fusion_search.codegen.packing import Packing
 from fusion_search.ir.graph import stored_dtype
 
 #: Dtype codes of the text: storage and the type in which it computes.
@@ -46,12 +47,15 @@ class Slot:
         `value` names a function of the library. A flag, not a spelling: a model may call its tensors anything.
     shared : bool
         The address, `number` bytes further, of the memory that all items of the step share.
+    packing : Packing, optional
+        The address is that of a constant packed so.
     """
 
     value: str | None
     number: int = 0
     external: bool = False
     shared: bool = False
+    packing: Packing | None = None
 
 
 @dataclass(slots=True)
@@ -98,6 +102,10 @@ class Writer:
     def arrivals(self) -> str:
         """Return the name of the address of the number of items that are done: 0 before and after a step."""
         return self._slot(("arrivals",), Slot("", ARRIVALS))
+
+    def packed(self, tensor: str, packing: Packing) -> str:
+        """Return the name of the address of a packed constant."""
+        return self._slot(("p", tensor, packing), Slot(tensor, packing=packing))
 
     def external(self, function: str) -> str:
         """Return the name of the address of a library function."""

@@ -14,6 +14,7 @@ from fusion_search.fusion.program import Program
 from fusion_search.ir.binding import ValuesKey, bind_asked, values_key
 from fusion_search.ir.opaque import RUNTIME
 from fusion_search.passes import run_passes
+from fusion_search.runtime.packed import PackedConstants
 from fusion_search.runtime.program import Array, BoundPlan
 from fusion_search.runtime.refit import RunGroup, refit, space_of
 from fusion_search.runtime.schedules import chooser
@@ -65,7 +66,10 @@ class CompiledPlan:
         tuned = {group.nodes: group.tuned for group in plan.groups if group.tuned is not None}
         self._choose = chooser(tuned)  # measured for the planned extents; others run as the generator chooses
         self._aliasing = "alias" in str(plan.space.get("name", "")).split("+")
-        self.planned = BoundPlan(plan.graph, self._groups, self._generic, self._choose, progress=progress, aliasing=self._aliasing)
+        self._packed = PackedConstants()
+        self.planned = BoundPlan(
+            plan.graph, self._groups, self._generic, self._choose, packed=self._packed, progress=progress, aliasing=self._aliasing
+        )
         self.compilations = self.planned.compilations
         self._dims = dict(source.dims) if source else {}
         #: Inputs that are bound by their elements: those bound when it was planned, and those found to be needed.
@@ -160,7 +164,8 @@ class CompiledPlan:
             self._generics = {k: v for k, v in self._generics.items() if v is self._generic}
             self._generics[key] = run_passes(generic) if generic is not None else None
         choose = self._choose if dict(dims) == self._dims else None
-        bound = BoundPlan(graph, refit(self.plan, self._groups, graph), self._generics[key], choose, aliasing=self._aliasing)
+        groups = refit(self.plan, self._groups, graph)
+        bound = BoundPlan(graph, groups, self._generics[key], choose, packed=self._packed, aliasing=self._aliasing)
         self.compilations += bound.compilations
         return bound
 

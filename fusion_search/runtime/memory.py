@@ -13,6 +13,9 @@ from fusion_search.runtime.steps import AliasStep, KernelStep, Step
 
 #: Bytes behind the scratch of each thread: vector loads may start in the last element's line.
 GUARD_BYTES = 256
+#: Bytes between the scratch of two threads where it is not small: a processor that foresees steps along the rows of one reads past its
+#: end, and lines of the next one go back and forth.
+APART_BYTES = 32 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +126,11 @@ def _lifetime(name: str, values: Sequence[Piece]) -> Lifetime:
 
 
 def touched(graph: Graph, step: Step) -> list[str]:
-    """Return the values in memory that a step reads or writes."""
+    """Return the values in memory that a step reads or writes, constants that it only reads packed left out."""
     if isinstance(step, AliasStep):
         return []
     if isinstance(step, KernelStep):
-        return sorted({slot.value for slot in step.kernel.slots if slot.value and not slot.external})
+        return sorted({slot.value for slot in step.kernel.slots if slot.value and not slot.external and slot.packing is None})
     return sorted({graph.base(name) for name in (*step.node.inputs, *step.node.outputs) if name})
 
 
@@ -145,4 +148,6 @@ def stride_of(step: Step) -> int:
     """Bytes of one thread's scratch, in whole cache lines; 0 for a step that uses none."""
     if not isinstance(step, KernelStep) or not step.kernel.scratch_bytes:
         return 0
-    return -(-(step.kernel.scratch_bytes + GUARD_BYTES) // ALIGN) * ALIGN
+    scratch = step.kernel.scratch_bytes
+    behind = APART_BYTES if step.tasks > 1 and scratch >= APART_BYTES else GUARD_BYTES
+    return -(-(scratch + behind) // ALIGN) * ALIGN

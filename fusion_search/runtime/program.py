@@ -10,6 +10,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from fusion_search.codegen.packing import Packing
 from fusion_search.codegen.rt import driver, loader
 from fusion_search.codegen.rt.conv import conv_address
 from fusion_search.codegen.rt.gemm import gemm_address
@@ -22,6 +23,7 @@ from fusion_search.runtime.express import Express, outside
 from fusion_search.runtime.fitting import fitted
 from fusion_search.runtime.memory import Scratch, plan_memory, stride_of
 from fusion_search.runtime.outputs import checked_outputs
+from fusion_search.runtime.packed import PackedConstants
 from fusion_search.runtime.ports import READABLE
 from fusion_search.runtime.refit import RunGroup
 from fusion_search.runtime.results import aligned
@@ -34,6 +36,10 @@ Array = np.ndarray[Any, Any]
 LIBRARY = {
     "gemm_f32": lambda: gemm_address("float32"),
     "gemm_f64": lambda: gemm_address("float64"),
+    "gemm_packed_f32": lambda: gemm_address("float32", "gemm_packed"),
+    "gemm_packed_f64": lambda: gemm_address("float64", "gemm_packed"),
+    "gemm_turned_f32": lambda: gemm_address("float32", "gemm_turned"),
+    "gemm_turned_f64": lambda: gemm_address("float64", "gemm_turned"),
     "conv_tile_f32": lambda: conv_address("conv_tile"),
     "pool_tile_f32": lambda: conv_address("pool_tile"),
 }
@@ -65,6 +71,8 @@ class BoundPlan:
         The model for generic extents, which gives the kernels their structure.
     choose : callable, optional
         Says how a kernel is to run in place of what the generator and the runtime choose.
+    packed : PackedConstants, optional
+        Where other bindings of the same plan have packed its constants.
     progress : callable, optional
         Told before each kernel is compiled or loaded which of how many it is.
     aliasing : bool
@@ -85,10 +93,13 @@ class BoundPlan:
         generic: Graph | None = None,
         choose: Choose | None = None,
         *,
+        packed: PackedConstants | None = None,
         progress: Callable[[str], None] | None = None,
         aliasing: bool = True,
     ) -> None:
         self.graph = graph
+        self._store = packed if packed is not None else PackedConstants()
+        self._packed: dict[tuple[str, Packing], Array] = {}
         self.threads = int(numba.get_num_threads())
         #: The kernels as the generator makes them, by nodes.
         self.kernels: dict[tuple[str, ...], Made] = {}
@@ -209,6 +220,11 @@ class BoundPlan:
                 yield FLAG, slot.number
             elif slot.external:
                 yield -1, LIBRARY[slot.value]() if slot.value in LIBRARY else _loaded(step, slot.value)
+            elif slot.packing is not None:
+                key = slot.value, slot.packing
+                if key not in self._packed:
+                    self._packed[key] = self._store.of(self.graph.constants[slot.value], slot.packing)
+                yield -1, self._packed[key].ctypes.data + slot.number
             elif slot.value in self.constants:
                 yield -1, self.constants[slot.value].ctypes.data + slot.number
             elif slot.value in self._moving:

@@ -199,7 +199,8 @@ def _structure(program: Program, mask: int) -> tuple[Hashable, list[str]]:
         for operand in member.operands:
             shape = tuple(map(actual, operand.base_shape))
             inside = operand.producer >= 0 and bool(mask >> operand.producer & 1)
-            parts += [seen.setdefault(operand.base, len(seen)), inside, shape]
+            # constants are packed
+            parts += [seen.setdefault(operand.base, len(seen)), inside, shape, program.value_name[operand.base] in program.graph.constants]
         for value in member.outputs:
             parts += [seen.setdefault(value, len(seen)), value in leaving]
     return tuple(parts), [program.value_name[value] for value in seen]

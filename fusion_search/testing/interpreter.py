@@ -182,6 +182,10 @@ class _Run:
                 table.append(pieces[slot.value] if slot.value in pieces else self.fixed[slot.value])
             elif slot.value == "":
                 table.append(self.flag_address + slot.number)
+            elif slot.packing is not None:
+                name = f"{slot.value} packed"
+                packed = slot.packing.pack(self.graph.constants[slot.value])
+                table.append(self.memory.add(Buffer(name, packed.nbytes, packed, given=True)) + slot.number)
             else:
                 table.append(self._address(slot.value) + slot.number)
         memory = self.memory

@@ -14,9 +14,10 @@ import ml_dtypes
 import numpy as np
 from scipy import special
 
-from fusion_search.codegen.rt.conv import POOL_MAX, WindowShape, conv_scratch_bytes
+from fusion_search.codegen.packing import panel_columns
+from fusion_search.codegen.rt.conv import COLUMNS_PACKED, POOL_MAX, WindowShape, conv_scratch_bytes
 from fusion_search.codegen.rt.gemm import gemm_scratch_bytes
-from fusion_search.testing.checked import ELEMENTS, AccessError, Array, Memory, Pointer, stack
+from fusion_search.testing.checked import ELEMENTS, AccessError, Array, Buffer, Memory, Pointer, stack
 
 #: Elements of a strip: the fewest, so that small tensors have several. Results do not depend on it.
 STRIP = 64
@@ -182,20 +183,35 @@ def _scratch(memory: Memory, address: int, nbytes: int) -> None:
         raise AccessError(f"{buffer.name} has {buffer.nbytes} bytes, a library function needs {nbytes}")
 
 
-def make_gemm(memory: Memory, code: str) -> Callable[..., None]:
-    """C = beta C + A B: each element is one chain of additions in the order of k, so that no block changes its bits."""
-    dtype = ELEMENTS[code]
+def make_gemm(memory: Memory, code: str, form: str = "") -> Callable[..., None]:
+    """C = beta C + A B: each element is one chain of additions in the order of k, so that no block changes its bits.
 
-    def gemm(m: int, n: int, k: int, a: int, a_row: int, a_col: int, b: int, b_row: int, b_col: int, c: int, c_row: int, beta: int,
+    In the forms ``packed`` and ``turned`` B is packed, with the step of its panels and C's first column in place of its strides; turned,
+    C has a column stride.
+    """
+    dtype = ELEMENTS[code]
+    panel = panel_columns(dtype.itemsize)
+
+    def gemm(m: int, n: int, k: int, a: int, a_row: int, a_col: int, b: int, b_row: int, b_col: int, c: int, c_step: int, beta: int,
              scratch: int) -> None:  # fmt: skip
-        _scratch(memory, scratch, gemm_scratch_bytes(k, copies=a_col != 1))
+        _scratch(memory, scratch, gemm_scratch_bytes(k, copies=a_col != 1, form=f"gemm_{form}" if form else "gemm"))
         left = memory.read(*memory.indices(a, dtype, ((m, a_row), (k, a_col))))
-        right = memory.read(*memory.indices(b, dtype, ((k, b_row), (n, b_col))))
-        target, where = memory.indices(c, dtype, ((m, c_row), (n, 1)))
+        if form:
+            source, start = memory.find(b, dtype)
+            columns = b_col + np.arange(n)
+            index = start + np.arange(k)[:, None] * panel + columns // panel * b_row + columns % panel
+            memory.check(source, index)
+            right = memory.read(source, index)
+        else:
+            right = memory.read(*memory.indices(b, dtype, ((k, b_row), (n, b_col))))
+        turned = form == "turned"
+        target, where = memory.indices(c, dtype, ((n, c_step), (m, 1)) if turned else ((m, c_step), (n, 1)))
+        where = where.T if turned else where
         if beta == 1:
             total = memory.read(target, where)
-        elif beta:  # the address of a number for each row
-            total = np.broadcast_to(memory.read(*memory.indices(beta, dtype, ((m, 1),)))[:, None], (m, n))
+        elif beta:  # the address of a number for each row, or for each column that lies apart
+            given = memory.read(*memory.indices(beta, dtype, ((n if turned else m, 1),)))
+            total = np.broadcast_to(given if turned else given[:, None], (m, n))
         else:
             total = np.zeros((m, n), dtype)
         for step in range(k):
@@ -212,8 +228,31 @@ def make_conv(memory: Memory) -> Callable[..., None]:
     def conv(at: int, x: int, w: int, bias: int, dst: int, image: int, g0: int, g1: int, oc0: int, oc1: int, h0: int, h1: int,
              dst_group: int, dst_ch: int, dst_row: int, scratch: int) -> None:  # fmt: skip
         d = memory.table(at)
-        inner, height, width, filters, out_h, out_w, kh, kw, sh, sw, dh, dw, top, left, groups, by_image, by_channel, by_row = d[:18]
-        shape = WindowShape(inner * groups, filters * groups, height, width, out_h, out_w, (kh, kw), (sh, sw), (dh, dw), top, left, groups)
+        (
+            inner,
+            height,
+            width,
+            filters,
+            out_h,
+            out_w,
+            kh,
+            kw,
+            sh,
+            sw,
+            dh,
+            dw,
+            top,
+            left,
+            groups,
+            by_image,
+            by_channel,
+            by_row,
+            packed,
+            of_group,
+        ) = d[:20]
+        shape = WindowShape(
+            inner * groups, filters * groups, height, width, out_h, out_w, (kh, kw), (sh, sw), (dh, dw), top, left, groups, packed=packed
+        )
         _scratch(memory, scratch, conv_scratch_bytes(shape))
         if oc0 < 0 or oc1 > filters or h0 < 0 or h1 > out_h or g0 < 0 or g1 > groups:
             raise AccessError(f"filters {oc0} .. {oc1} of {filters}, rows {h0} .. {h1} of {out_h}, groups {g0} .. {g1} of {groups}")
@@ -222,9 +261,7 @@ def make_conv(memory: Memory) -> Callable[..., None]:
         for group in range(g0, g1):
             plane = x + (image * by_image + group * inner * by_channel) * 4
             first = group * filters + oc0
-            weights = memory.read(
-                *memory.indices(w + first * inner * kh * kw * 4, dtype, ((oc1 - oc0, inner * kh * kw), (inner * kh * kw, 1)))
-            )
+            weights = memory.read(*_filters(memory, w + group * of_group * 4, np.arange(oc0, oc1), inner * kh * kw, packed))
             source, start = memory.find(plane, dtype)
             total = np.zeros((oc1 - oc0, h1 - h0, out_w), dtype)
             if bias:
@@ -243,6 +280,18 @@ def make_conv(memory: Memory) -> Callable[..., None]:
             memory.write(target, where, total)
 
     return conv
+
+
+def _filters(memory: Memory, address: int, filters: Array, depth: int, packed: int) -> tuple[Buffer, Array]:
+    """The elements of some filters of a group, which are rows, or columns of panels."""
+    panel = panel_columns(4)
+    source, start = memory.find(address, ELEMENTS["f4"])
+    if packed == COLUMNS_PACKED:
+        index = start + (filters // panel * depth * panel + filters % panel)[:, None] + np.arange(depth) * panel
+    else:
+        index = start + filters[:, None] * depth + np.arange(depth)
+    memory.check(source, index)
+    return source, index
 
 
 def make_pool(memory: Memory) -> Callable[..., None]:
@@ -311,11 +360,14 @@ def namespace(memory: Memory) -> dict[str, Any]:
     return names
 
 
+_PRODUCTS = {"f32": "f4", "f64": "f8"}
+
+
 def library(memory: Memory) -> dict[str, Callable[..., None]]:
     """Return the library functions under the names that argument tables use."""
     return {
-        "gemm_f32": make_gemm(memory, "f4"),
-        "gemm_f64": make_gemm(memory, "f8"),
+        **{f"gemm_{name}": make_gemm(memory, code) for name, code in _PRODUCTS.items()},
+        **{f"gemm_{form}_{name}": make_gemm(memory, code, form) for form in ("packed", "turned") for name, code in _PRODUCTS.items()},
         "conv_tile_f32": make_conv(memory),
         "pool_tile_f32": make_pool(memory),
     }

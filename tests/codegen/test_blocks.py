@@ -22,7 +22,7 @@ def test_blocks_of_dense_convolutions() -> None:
             int(rng.choice(v)) for v in ([0, 1, 2, 7, 14, 35, 112], [1, 5, 7, 56, 300], [0, 1, 5, 64, 1000], [0, 1, 8])
         )
         for threads in (1, 2, 3, 16):
-            row_block, cuts = blocks.dense_blocks(rows, width, filters, others, (True, True), threads)
+            row_block, cuts = blocks.dense_blocks(rows, width, filters, others, (True, True), threads, bool(rng.integers(2)))
             assert 1 <= row_block <= max(rows, 1)
             assert cuts == 1 or filters // cuts >= 3 * blocks.KERNEL_ROWS
             assert row_block == 1 or 4 * -(-filters // cuts) * row_block * width <= blocks.BLOCK_BYTES
@@ -43,7 +43,7 @@ def test_blocks_of_products_cut_no_side_that_must_be_whole() -> None:
             for cut in ((True, True), (False, True), (True, False)):
                 tall, wide = blocks.panel_blocks(rows, columns, others, (blocks.PANEL_ROWS, blocks.PANEL_COLUMNS), cut, threads)
                 assert 0 < wide <= blocks.PANEL_COLUMNS
-                assert tall % blocks.KERNEL_ROWS == 0
+                assert tall > 0
                 assert tall <= blocks.PANEL_ROWS if cut[0] else tall >= rows
 
 
@@ -56,6 +56,25 @@ def test_threads_share_what_can_be_cut() -> None:
         for count in sorted(vectors, reverse=True):
             ends[ends.index(min(ends))] += count
         assert max(ends) <= 1.1 * sum(vectors) / 2 + 0.5, columns
+
+
+def test_blocks_of_products_share_rows_and_keep_packed_panels_whole() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        rows, columns, others, threads = (
+            int(rng.choice(v)) for v in ([1, 5, 64, 128, 197, 1500], [1, 49, 384, 1152], [1, 6], [1, 2, 3, 16])
+        )
+        cut, packed = (bool(rng.integers(2)), bool(rng.integers(2))), bool(rng.integers(2))
+        tall, wide = blocks.panel_blocks(rows, columns, others, (144, 64), cut, threads, packed)
+        assert tall >= 1
+        assert wide % 64 == 0 or not packed or not cut[1]
+        assert cut[0] or tall >= rows
+        if cut == (True, False) and others == 1 and rows >= 12 * threads:
+            # nothing but rows to share: the thread with most has few more than its part
+            loads = [0] * threads
+            for start in range(0, rows, tall):
+                loads[loads.index(min(loads))] += min(tall, rows - start)
+            assert max(loads) <= -(-rows // threads) + blocks.KERNEL_ROWS
 
 
 @pytest.mark.parametrize("name", CASES)

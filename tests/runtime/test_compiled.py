@@ -321,6 +321,6 @@ def test_compiling_tells_which_of_how_many_kernels_it_is_at() -> None:
     told: list[str] = []
     fs.compile(planned(fs.load(classifier(), dims={"batch": 8}), "unfused"), progress=told.append)  # type: ignore[arg-type]
     kernels = [line for line in told if line.startswith("kernel ")]
-    assert [line for line in told if line not in kernels] == ["library function gemm_f32"]
+    assert [line for line in told if line not in kernels] == ["library function gemm_packed_f32"]
     assert kernels == [f"kernel {k} of {len(kernels)}" for k in range(1, len(kernels) + 1)]
     assert len(kernels) > 3

@@ -1,7 +1,7 @@
 """Convolution and pooling for generated kernels: descriptors, arguments, scratch.
 
 Weights are float32 ``[OC, IC / groups * KH * KW]`` row-major, exactly as ONNX
-stores them: nothing is packed.  One-dimensional windows are those of height 1.
+stores them, or packed.  One-dimensional windows are those of height 1.
 """
 
 from dataclasses import dataclass
@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from fusion_search.codegen.rt.gemm import gemm_address, gemm_scratch_bytes
 from fusion_search.codegen.rt.loader import load_own
 from fusion_search.codegen.rt.panels import MOST_PIECES, PANEL_DEPTH, PANEL_ROW, PIECE
+from fusion_search.codegen.rt.ukernels import NV
 
 #: Kinds of pool.
 POOL_MAX, POOL_SUM = 0, 1
+#: How the weights of a convolution lie.
+PLAIN, COLUMNS_PACKED = 0, 1
 #: Arguments of "conv_tile", all int64: address of the descriptor; of the whole
 #: input, of all the weights, of all the biases or 0; where the first output
 #: goes; image; range of groups; range of output channels within each of them;
@@ -49,6 +52,9 @@ class WindowShape:
     image_stride, channel_stride, row_stride : int
         Input strides in elements, 0 for a contiguous input; columns are
         contiguous.
+    packed : int
+        How each group's weights lie: `PLAIN`, or `COLUMNS_PACKED` as the right side of a product of pixels by filters, whose
+        vectors are full whatever the size of the plane: ``[filter // 64, depth, filter % 64]``.
     """
 
     in_channels: int
@@ -66,9 +72,17 @@ class WindowShape:
     image_stride: int = 0
     channel_stride: int = 0
     row_stride: int = 0
+    packed: int = 0
+
+    @property
+    def filter_elements(self) -> int:
+        """Elements from the weights of one group to those of the next."""
+        filters, depth = self.out_channels // self.groups, self.in_channels // self.groups * self.kernel[0] * self.kernel[1]
+        unit = 16 * NV if self.packed == COLUMNS_PACKED else 1
+        return -(-filters // unit) * unit * depth
 
     def descriptor(self) -> NDArray[np.int64]:
-        """Return the 18 numbers a tile function reads; keep the array alive."""
+        """Return the 20 numbers a tile function reads; keep the array alive."""
         row = self.row_stride or self.in_width
         channel = self.channel_stride or self.in_height * row
         image = self.image_stride or self.in_channels * channel
@@ -88,6 +102,8 @@ class WindowShape:
             image,
             channel,
             row,
+            self.packed,
+            self.filter_elements,
         )
         return np.array(fields, np.int64)
 
@@ -106,6 +122,8 @@ def conv_scratch_bytes(shape: WindowShape) -> int:
     halo = (shape.kernel[0] - 1) * shape.dilations[0] + 1
     channels = max(1, min(shape.in_channels // shape.groups, PANEL_DEPTH // taps))
     dense = 8 * PIECE * MOST_PIECES + 128 + channels * taps * PANEL_ROW
+    if shape.packed == COLUMNS_PACKED:
+        dense += PANEL_ROW * (shape.out_channels // shape.groups + 2 * 16 * NV)
     single = taps * 8 + max(65536, (halo + 3 * shape.strides[0]) * line)
     product = gemm_scratch_bytes(shape.in_channels // shape.groups, copies=False)
     return max(product, dense, single, 4 * shape.in_width) + 256

@@ -10,12 +10,14 @@ bias, padding included, whatever the tile.
 from numba import cfunc, njit
 from numpy import float32, inf
 
+from fusion_search.codegen.rt.conv import COLUMNS_PACKED
+from fusion_search.codegen.rt.gemm_body import make_turn_out
 from fusion_search.codegen.rt.intrinsics import JIT
 from fusion_search.codegen.rt.memory import p_f4, p_i8, table
 from fusion_search.codegen.rt.panels import MOST_PIECES, PANEL_DEPTH, PANEL_PIXELS, PANEL_ROW, PIECE, fill_panel, find_pieces
 from fusion_search.codegen.rt.planes import make_planes
 from fusion_search.codegen.rt.symbols import external, ints, named_kernels
-from fusion_search.codegen.rt.ukernels import MR
+from fusion_search.codegen.rt.ukernels import MR, NV
 from fusion_search.codegen.rt.windows import (
     fill_offsets,
     fill_strip,
@@ -24,8 +26,10 @@ from fusion_search.codegen.rt.windows import (
     strip_width,
 )
 
-_product, _, _, _, _, _column = named_kernels("f32")
+_product, _, _transpose, _, _, _column = named_kernels("f32")
 _gemm = external("fs_rt_gemm_f32", 13)
+_gemm_turned = external("fs_rt_gemm_turned_f32", 13)
+_turn_out = make_turn_out(_transpose, p_f4, 4)
 _conv9 = make_window("conv", 9)
 _conv_any = make_window("conv")
 _max_any = make_window("max")
@@ -47,14 +51,19 @@ POOL_SIGNATURE = ints(12)
 
 
 @njit(**JIT)
-def _dense(desc, x, w, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch):
-    # x: the group's first channel; w, bias: those of the block's first filter.
+def _channels_of_panel(n_ic, taps):
+    # Input channels whose windows one panel holds, about as many each time.
+    passes = (n_ic * taps + PANEL_DEPTH - 1) // PANEL_DEPTH
+    step = max(1, (n_ic + passes - 1) // passes)
+    return step if step * taps <= PANEL_DEPTH else max(1, PANEL_DEPTH // taps)
+
+
+@njit(**JIT)
+def _dense(desc, x, w, first, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch):
+    # x: the group's first channel; w: its weights, where the block begins at filter `first`; bias: of that filter on.
     n_ic, out_w, taps = desc[0], desc[5], desc[6] * desc[7]
     depth = n_ic * taps
-    passes = (depth + PANEL_DEPTH - 1) // PANEL_DEPTH
-    step = max(1, (n_ic + passes - 1) // passes)
-    if step * taps > PANEL_DEPTH:
-        step = max(1, PANEL_DEPTH // taps)
+    step = _channels_of_panel(n_ic, taps)
     pieces = p_i8(scratch, 0)
     spare = (scratch + 8 * PIECE * MOST_PIECES + 63) & ~63
     panel = spare + 64
@@ -66,7 +75,7 @@ def _dense(desc, x, w, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch):
             # Panels cross output rows only where those are contiguous.
             count, pixels, row, col = find_pieces(pieces, desc, row, col, h1, dst_row == out_w)
             fill_panel(panel, x + c0 * desc[16] * 4, pieces, count, now, desc)
-            filters = w + c0 * taps * 4
+            filters = w + (first * depth + c0 * taps) * 4
             if pixels % 16 == 1 and pixels > 16 and channels >= 16:
                 # a vector for one pixel would cost as much as for sixteen
                 pixels -= 1
@@ -87,8 +96,54 @@ def _dense(desc, x, w, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch):
                         out + o * dst_ch * 4,
                         dst_ch * 4,
                         1 if c0 > 0 else begin,
+                        panel,
                     )
                 )
+
+
+@njit(**JIT)
+def _dense_turned(desc, x, w, first, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch):
+    # Pixels are the rows and filters the columns, whose vectors are full whatever the size of the plane.
+    n_ic, out_w, taps = desc[0], desc[5], desc[6] * desc[7]
+    depth = n_ic * taps
+    step = _channels_of_panel(n_ic, taps)
+    pieces = p_i8(scratch, 0)
+    panel = (scratch + 8 * PIECE * MOST_PIECES + 63) & ~63
+    tiles = panel + step * taps * PANEL_ROW
+    width = 16 * NV
+    row, col = h0, 0
+    while row < h1:
+        out = dst + ((row - h0) * dst_row + col) * 4
+        count, pixels, row, col = find_pieces(pieces, desc, row, col, h1, dst_row == out_w)
+        for c0 in range(0, n_ic, step):
+            now = min(step, n_ic - c0)
+            fill_panel(panel, x + c0 * desc[16] * 4, pieces, count, now, desc)
+            o, tile = 0, tiles
+            while o < channels:
+                inner = (first + o) % width
+                block = min(width - inner, channels - o)
+                if c0 == 0 and bias != 0:
+                    start = p_f4(bias, o)
+                    t = p_f4(tile, 0)
+                    for i in range(pixels):
+                        for j in range(block):
+                            t[i * width + j] = start[j]
+                filters = w + ((first + o - inner) * depth + c0 * taps * width + inner) * 4
+                ahead = filters + depth * width * 4
+                add = 1 if c0 > 0 or bias != 0 else 0
+                for r in range(0, pixels, MR):
+                    rows = min(MR, pixels - r)
+                    to = tile + r * width * 4
+                    _product((rows, block, now * taps, panel + r * 4, 4, PANEL_ROW, filters, width * 4, to, width * 4, add, ahead))
+                    ahead = ahead + now * taps * 64 if r < NV * MR else filters
+                o += block
+                tile += PANEL_PIXELS * width * 4
+        o, tile = 0, tiles
+        while o < channels:
+            block = min(width - (first + o) % width, channels - o)
+            _turn_out(out + o * dst_ch * 4, dst_ch, tile, pixels, block)
+            o += block
+            tile += PANEL_PIXELS * width * 4
 
 
 @njit(**JIT)
@@ -181,15 +236,19 @@ def _single(desc, x, w, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch):
 
 
 @njit(**JIT)
-def _pointwise(desc, x, w, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch):
-    # The image itself is the product's right side.
+def _pointwise(desc, x, w, first, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch):
+    # The image itself is the product's right side, or its left side where filters are columns.
     n_ic, out_w = desc[0], desc[5]
     rows = h1 - h0 if dst_row == out_w else 1
     for y in range(h0, h1, rows):
         at = x + y * out_w * 4
         out = dst + (y - h0) * dst_row * 4
         n = rows * out_w
-        _gemm((channels, n, n_ic, w, n_ic, 1, at, desc[16], 1, out, dst_ch, bias, scratch))
+        if desc[18] == COLUMNS_PACKED:
+            _gemm_turned((n, channels, n_ic, at, 1, desc[16], w, n_ic * 16 * NV, first, out, dst_ch, bias, scratch))
+        else:
+            mine = w + first * n_ic * 4
+            _gemm((channels, n, n_ic, mine, n_ic, 1, at, desc[16], 1, out, dst_ch, bias, scratch))
 
 
 @cfunc(CONV_SIGNATURE, cache=True, error_model="numpy")
@@ -202,22 +261,27 @@ def conv_tile_f32(desc_at, x, w, bias, dst, image, g0, g1, oc0, oc1, h0, h1, dst
     n_ic, n_oc, taps, out_w = desc[0], desc[3], desc[6] * desc[7], desc[5]
     channels = oc1 - oc0
     x += (image * desc[15] + g0 * n_ic * desc[16]) * 4
-    w += (g0 * n_oc + oc0) * n_ic * taps * 4
+    of_group = desc[19]  # elements from one group's weights to the next one's
+    w += g0 * of_group * 4
     if bias != 0:
         bias += (g0 * n_oc + oc0) * 4
-    if n_ic == 1 and n_oc == 1 and _convolve_planes(desc, g1 - g0, x, desc[16], w, bias, dst, dst_group, h0, h1 - h0, dst_row, scratch):
+    plain = w + oc0 * n_ic * taps * 4
+    if n_ic == 1 and n_oc == 1 and _convolve_planes(desc, g1 - g0, x, desc[16], plain, bias, dst, dst_group, h0, h1 - h0, dst_row, scratch):
         return
     pointwise = taps == 1 and desc[8] * desc[9] == 1 and desc[12] == 0 and desc[13] == 0
     inside = out_w == desc[2] and desc[4] == desc[1] and desc[17] == out_w
     for _ in range(g0, g1):
         if pointwise and inside:
-            _pointwise(desc, x, w, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch)
+            _pointwise(desc, x, w, oc0, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch)
+        elif desc[18] == COLUMNS_PACKED:
+            _dense_turned(desc, x, w, oc0, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch)
         elif n_ic > 1 or channels >= 8:
-            _dense(desc, x, w, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch)
-        elif not _convolve_planes(desc, channels, x, 0, w, bias, dst, dst_ch, h0, h1 - h0, dst_row, scratch):
-            _single(desc, x, w, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch)
+            _dense(desc, x, w, oc0, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch)
+        elif not _convolve_planes(desc, channels, x, 0, plain, bias, dst, dst_ch, h0, h1 - h0, dst_row, scratch):
+            _single(desc, x, plain, bias, dst, channels, h0, h1, dst_ch, dst_row, scratch)
         x += n_ic * desc[16] * 4
-        w += n_oc * n_ic * taps * 4
+        w += of_group * 4
+        plain += of_group * 4
         dst += dst_group * 4
         if bias != 0:
             bias += n_oc * 4

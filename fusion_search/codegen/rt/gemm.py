@@ -5,7 +5,7 @@ The functions are compiled on first request, then cached on disk.
 
 from numba import njit
 
-from fusion_search.codegen.rt.gemm_body import scratch_bytes
+from fusion_search.codegen.rt.gemm_body import TURNED_BYTES, scratch_bytes
 from fusion_search.codegen.rt.intrinsics import INLINE
 from fusion_search.codegen.rt.loader import load_own
 from fusion_search.codegen.rt.memory import call_address
@@ -13,7 +13,7 @@ from fusion_search.codegen.rt.memory import call_address
 _SUFFIXES = {"float32": "f32", "float64": "f64"}
 
 
-def gemm_scratch_bytes(depth: int, *, copies: bool = True) -> int:
+def gemm_scratch_bytes(depth: int, *, copies: bool = True, form: str = "gemm") -> int:
     """Return the scratch that calls of a gemm function need.
 
     Parameters
@@ -22,15 +22,19 @@ def gemm_scratch_bytes(depth: int, *, copies: bool = True) -> int:
         What is summed over: K.
     copies : bool
         Whether the elements of a row of A lie apart, so that they are copied.
+    form : str
+        See `gemm_address`; of a packed B nothing is copied.
     """
-    return scratch_bytes(depth, copies)
+    if form == "gemm_turned":
+        return TURNED_BYTES
+    return 64 if form == "gemm_packed" and not copies else scratch_bytes(depth, copies)
 
 
-def gemm_address(dtype: str = "float32") -> int:
-    """Return the address of the gemm of `dtype` ("float32" or "float64")."""
+def gemm_address(dtype: str = "float32", form: str = "gemm") -> int:
+    """Return the address of the gemm of `dtype` ("float32" or "float64"), or of its form "gemm_packed" or "gemm_turned"."""
     suffix = _SUFFIXES[dtype]
     load_own(f"kernels_{suffix}", f"product_{suffix}")
-    return load_own(f"gemm_{suffix}", f"gemm_{suffix}")
+    return load_own(f"gemm_{suffix}", f"{form}_{suffix}")
 
 
 @njit(**INLINE)

@@ -7,14 +7,26 @@ is the only parallelism: no BLAS, no thread pool.
 
 from numba import cfunc
 
-from fusion_search.codegen.rt.gemm_body import GEMM_SIGNATURE, make_gemm
+from fusion_search.codegen.rt.gemm_body import GEMM_SIGNATURE, PACKED_SIGNATURE, TURNED_SIGNATURE, make_gemm
 from fusion_search.codegen.rt.memory import p_f8
 from fusion_search.codegen.rt.symbols import named_kernels
 
-_gemm = make_gemm(named_kernels("f64"), p_f8, 8)
+_gemm, _packed, _turned = make_gemm(named_kernels("f64"), p_f8, 8)
 
 
 @cfunc(GEMM_SIGNATURE, cache=True, error_model="numpy")
 def gemm_f64(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, beta, scratch):
     """C = beta C + A B in float64, see `GEMM_SIGNATURE`."""
     _gemm(m, n, k, a, a_row, a_col, b, b_row, b_col, c, c_row, beta, scratch)
+
+
+@cfunc(PACKED_SIGNATURE, cache=True, error_model="numpy")
+def gemm_packed_f64(m, n, k, a, a_row, a_col, b, b_next, b_first, c, c_row, beta, scratch):
+    """C = beta C + A B with a packed B, see `PACKED_SIGNATURE`."""
+    _packed(m, n, k, a, a_row, a_col, b, b_next, b_first, c, c_row, beta, scratch)
+
+
+@cfunc(TURNED_SIGNATURE, cache=True, error_model="numpy")
+def gemm_turned_f64(m, n, k, a, a_row, a_col, b, b_next, b_first, c, c_col, beta, scratch):
+    """C = beta C + A B, C by columns and B packed, see `TURNED_SIGNATURE`."""
+    _turned(m, n, k, a, a_row, a_col, b, b_next, b_first, c, c_col, beta, scratch)

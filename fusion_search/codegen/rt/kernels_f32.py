@@ -11,10 +11,10 @@ from fusion_search.codegen.rt.ukernels import make_kernels
 _product, _pack, _transpose, _axpy, _dots = make_kernels(types.float32)
 
 
-@cfunc(ints(11), cache=True, error_model="numpy")
-def product_f32(rows, cols, k, a, a_row, a_col, b, b_row, c, c_row, add):
+@cfunc(ints(12), cache=True, error_model="numpy")
+def product_f32(rows, cols, k, a, a_row, a_col, b, b_row, c, c_row, add, ahead):
     """C (+)= A B of one register tile, see `make_kernels`."""
-    _product(rows, cols, k, a, a_row, a_col, b, b_row, c, c_row, add)
+    _product(rows, cols, k, a, a_row, a_col, b, b_row, c, c_row, add, ahead)
 
 
 @cfunc(ints(5), cache=True, error_model="numpy")

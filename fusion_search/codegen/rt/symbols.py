@@ -29,7 +29,7 @@ def _provide(name):
     if binding.address_of_symbol(name) is None:
         kernel = name.removeprefix("fs_rt_")
         suffix = kernel.rpartition("_")[2]
-        load_own(kernel if kernel.startswith("gemm") else f"kernels_{suffix}", kernel)
+        load_own(f"gemm_{suffix}" if kernel.startswith("gemm") else f"kernels_{suffix}", kernel)
 
 
 def external(name, n_args):
@@ -68,5 +68,5 @@ def named_kernels(dtype):
     They call what the module ``kernels_<dtype>`` exports; see `make_kernels`
     and `make_column` for their arguments, which they take as one tuple.
     """
-    arities = {"product": 11, "pack": 5, "transpose": 4, "axpy": 8, "dots": 8, "column": 10}
+    arities = {"product": 12, "pack": 5, "transpose": 4, "axpy": 8, "dots": 8, "column": 10}
     return tuple(external(f"fs_rt_{name}_{dtype}", n) for name, n in arities.items())

@@ -143,7 +143,7 @@ class VectorCode:
     def product(self, module, rows, vectors, masked):
         name = f"fs_product_{self.name}_{rows}x{vectors}{'m' if masked else ''}"
 
-        def body(b, k, a, a_row, a_col, bp, b_row, c, c_row, add, last):
+        def body(b, k, a, a_row, a_col, bp, b_row, c, c_row, add, ahead, last):
             mask = self.first_lanes(b, last) if masked else None
             masks = [None] * (vectors - 1) + [mask]
             acc = [[cgutils.alloca_once(b, self.vec) for _ in range(vectors)] for _ in range(rows)]
@@ -169,6 +169,7 @@ class VectorCode:
             with cgutils.for_range(b, k) as loop:
                 b_at = b.add(bp, b.mul(loop.index, b_row))
                 a_at = b.mul(loop.index, a_col)
+                self.prefetch(b, b.add(ahead, b.mul(loop.index, _i64(64))))
                 right = [self.load(b, b.add(b_at, _i64(64 * v)), masks[v]) for v in range(vectors)]
                 for m in range(rows):
                     ptr = b.inttoptr(b.add(row[m], a_at), self.elem.as_pointer())
@@ -180,7 +181,7 @@ class VectorCode:
                     addr = b.add(at[m], _i64(64 * v))
                     self.store(b, b.load(acc[m][v]), addr, masks[v])
 
-        return self.outlined(module, name, 10, body)
+        return self.outlined(module, name, 11, body)
 
     # -- gather `vectors` vectors a row into a packed panel of NV vectors
     def pack(self, module, vectors, masked):
@@ -301,11 +302,12 @@ def make_kernels(nb_type):
     Returns
     -------
     product : intrinsic
-        ``product(rows, cols, k, a, a_row, a_col, b, b_row, c, c_row, add)``:
+        ``product(rows, cols, k, a, a_row, a_col, b, b_row, c, c_row, add, ahead)``:
         C (+)= A B for 1 <= rows <= MR and 1 <= cols <= NV vectors.  Each
         element of C is the chain ``c = fma(a, b, c)`` over k in order, from
         zero (`add` 0), from what C holds (1), or from its row's number in a
-        vector (`add` is its address).
+        vector (`add` is its address).  One cache line from `ahead` on is fetched
+        for each k: what the next calls read.
     pack : intrinsic
         ``pack(dst, src, src_row, n, cols)``: copy `n` rows of `cols` elements
         into rows of NV vectors; the rest of the last vector is zero.
@@ -322,7 +324,7 @@ def make_kernels(nb_type):
     code = VectorCode(F32 if nb_type == types.float32 else F64)
     width = code.width
 
-    def product_intrinsic(typingctx, rows, cols, k, a, a_row, a_col, bp, b_row, c, c_row, add):
+    def product_intrinsic(typingctx, rows, cols, k, a, a_row, a_col, bp, b_row, c, c_row, add, ahead):
         def codegen(context, builder, signature, args):
             module = builder.module
             rows, cols, *rest = args
@@ -342,7 +344,7 @@ def make_kernels(nb_type):
             _dispatch(builder, index, functions, rest)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 11), codegen
+        return types.void(*[types.int64] * 12), codegen
 
     def pack_intrinsic(typingctx, dst, src, src_row, n, cols):
         def codegen(context, builder, signature, args):

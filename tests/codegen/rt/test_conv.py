@@ -1,7 +1,11 @@
 """Convolution and pooling tiles against NumPy."""
 
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 
+from fusion_search.codegen.packing import Packing
 from fusion_search.codegen.rt import conv
 from tests.codegen.rt.helpers import call, same_bits
 
@@ -89,6 +93,17 @@ def test_random_convolutions():
                     for h in cut(rng, oh):
                         run(wide, image, g, o, h, ow + 3)
         np.testing.assert_allclose(out, reference, rtol=1e-4, atol=2e-4, err_msg=str(shape))
+        if ic > 1:  # weights packed as columns: the same bits
+            flat = ic * kernel[0] * kernel[1]
+            packed = Packing(64, ((groups, oc * flat),), ((oc, flat),), ((flat, 1),)).pack(w)
+            columns = replace(shape, packed=conv.COLUMNS_PACKED)
+            room, untouched = scratch_for(columns)
+            turned = np.full((images, groups, oc, oh, ow), np.nan, np.float32)
+            for image in range(images):
+                for g, o in product(cut(rng, groups), cut(rng, oc)):
+                    run(turned, image, g, o, (0, oh), ow, desc=columns.descriptor(), w=packed, scratch=room)
+            assert same_bits(out, turned), shape
+            assert untouched()
         assert same_bits(out, wide[..., :ow]), shape
         assert np.isnan(wide[..., ow:]).all()
         assert intact()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fusion_search.codegen.packing import Packing, panel_columns
 from fusion_search.codegen.rt.gemm import gemm_address, gemm_scratch_bytes
 from tests.codegen.rt.helpers import call, same_bits
 
@@ -67,6 +68,52 @@ def test_random_shapes(dtype):
             for cols in (slice(0, j), slice(j, n)):
                 multiply(a[rows], b[:, cols], pieces[rows, cols], beta)
         assert same_bits(pieces, c), (m, n, k, a.strides, b.strides, beta)
+
+
+def packed_gemm(form, a, b, c, c_step, first, beta):
+    """Multiply by columns of a packed matrix, from `first` on, as many as C has."""
+    size = a.itemsize
+    width = panel_columns(size)
+    lies = b if b.flags.c_contiguous else b.T  # as a constant does
+    packed = Packing(width, (), ((b.shape[1], b.strides[1] // size),), ((b.shape[0], b.strides[0] // size),)).pack(lies)
+    needed = gemm_scratch_bytes(a.shape[1], copies=a.strides[1] != size, form=form)
+    scratch = np.full(needed + 64, 0xA5, np.uint8)
+    gemm = call(gemm_address(str(a.dtype), form), 13)
+    columns = c.shape[0] if form == "gemm_turned" else c.shape[1]
+    where = a.ctypes.data, a.strides[0] // size, a.strides[1] // size, packed.ctypes.data, a.shape[1] * width, first
+    gemm(a.shape[0], columns, a.shape[1], *where, c.ctypes.data, c_step, beta, scratch.ctypes.data)
+    assert (scratch[needed:] == 0xA5).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("form", ["gemm_packed", "gemm_turned"])
+def test_packed_forms_have_the_bits_of_the_plain_one(form, dtype):
+    rng = np.random.default_rng(3)
+    for trial in range(250):
+        m, n, k = (int(v) for v in rng.choice(SIZES, 3))
+        k = int(rng.integers(380, 1700)) if trial % 16 == 0 else k
+        m = int(rng.integers(140, 300)) if trial % 16 == 1 else m
+        if not n or not k:  # no constant is packed that has no elements
+            continue
+        a, b = matrix(rng, m, k, dtype), np.ascontiguousarray(rng.standard_normal((k, n)).astype(dtype))
+        b = np.asfortranarray(b) if trial % 2 else b
+        first = int(rng.integers(n))
+        columns = int(rng.integers(n - first + 1))
+        old = rng.standard_normal((m, columns)).astype(dtype)
+        turned = form == "gemm_turned"
+        beta = int(rng.integers(3))
+        start = rng.standard_normal(columns if turned else m).astype(dtype)
+        expected = old.copy() if beta < 2 else np.empty_like(old)
+        if beta == 2:
+            expected[:] = start if turned else start[:, None]
+        multiply(a, b[:, first : first + columns], expected, min(beta, 1))
+        frame = np.full((columns + 1, m + 3) if turned else (m + 1, columns + 3), 7, dtype)
+        c = frame[:columns, :m] if turned else frame[:m, :columns]
+        c[:] = old.T if turned else old
+        packed_gemm(form, a, b, c, frame.shape[1], first, start.ctypes.data if beta == 2 else beta)
+        assert same_bits(np.ascontiguousarray(c.T if turned else c), expected), (m, n, k, first, columns, beta)
+        frame[: c.shape[0], : c.shape[1]] = 7
+        assert (frame == 7).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -64,9 +64,10 @@ def compiled_functions(function):
 
 def test_variants_share_no_names():
     columns = [make_column(None, pointer, None, size) for pointer, size in ((p_f4, 4), (p_f8, 8))]
-    gemms = [make_gemm([None] * 6, pointer, size) for pointer, size in ((p_f4, 4), (p_f8, 8))]
-    assert len(compiled_functions(gemms[0])) > 5
-    for variants in (columns, gemms, [scalars.tan32, scalars.tan64, scalars.asin32, scalars.asin64]):
+    gemms = zip(*(make_gemm([None] * 6, pointer, size) for pointer, size in ((p_f4, 4), (p_f8, 8))), strict=True)
+    plain, packed, turned = (list(variants) for variants in gemms)
+    assert len(compiled_functions(plain[0])) > 5
+    for variants in (columns, plain, packed, turned, [scalars.tan32, scalars.tan64, scalars.asin32, scalars.asin64]):
         assert all(compiled_functions(f) for f in variants)
         assert not any(compiled_functions(f) & compiled_functions(g) for f, g in combinations(variants, 2))
 
