@@ -3,8 +3,8 @@
 A group is a start (`fusion.starts`): its atoms are masks of pieces, so which members carry an atom, reduce it or read by it are a few
 operations on integers. The counts have the bits that the analysis gives. What is not known here gives None, and the caller
 analyses: nodes of several results or of none, operators without a spec, views that cannot be matched piece by piece, loops that a
-member carries twice whatever live-ins are left apart, loops of no steps or of more than a float counts, many contractions, and maps
-that may be evaluated where a pad or a concat reads them.
+member carries twice whatever live-ins are left apart, loops of no steps or of more than a float counts, many contractions, and pads
+and concats that evaluate maps in parts where views cut their loops or a node has copies.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from costmodels import Flops, GroupFeatures, RecomputedFlops, Reread
 from fusion_search.fusion.analysis import TEMPLATE_LIVE
+from fusion_search.fusion.counted_parts import seen
 from fusion_search.fusion.loops import MAX_CONTRACTIONS
 from fusion_search.fusion.program import Program
 from fusion_search.fusion.starts import Frame, Start, Starts
@@ -107,8 +108,7 @@ class Counting:
         None when that is not enough.
         """
         start = self.starts.of(group)
-        # the columns of more contractions are joined; where members are evaluated in parts their loops are others'
-        if start is None or start.parted or start.heavy.bit_count() > MAX_CONTRACTIONS:
+        if start is None or start.heavy.bit_count() > MAX_CONTRACTIONS:  # the columns of more are joined
             return None
         frame = self.starts.frame(group)
         dropped: frozenset[int] = frozenset()
@@ -166,7 +166,7 @@ class Counting:
 
     # ------------------------------------------------------------------ counting
 
-    def _count(self, start: Start, group: int, frame: Frame) -> Counts:
+    def _count(self, start: Start, group: int, frame: Frame) -> Counts | None:
         leave = written = outs = 0
         for node in start.places:
             if not leave & node.bit and (node.always or node.readers & ~group):
@@ -174,25 +174,28 @@ class Counting:
                 written += node.written
                 outs += 1
         assert start.atoms is not None
-        never = start.refused | start.barred
+        view = seen(start, leave)
+        if view is None:
+            return None
+        never = start.refused | view.barred
         outer: list[tuple[int, int]] = []
         rest: list[int] = []
         carried = 0
-        for atom, carriers in zip(start.atoms, start.carriers, strict=True):
-            if atom & never or leave & ~carriers:
+        for atom, carriers in zip(start.atoms, view.carriers, strict=True):
+            if atom & never or leave & ~carriers or not carriers:
                 rest.append(carriers)
             else:
                 outer.append((atom, carriers))
                 carried |= carriers
         # in the order in which members have them
         outer.sort(key=lambda pair: pair[0] & -pair[0])
-        scratch = self._scratch(start, rest)
+        scratch = self._scratch(start, rest, view.evaluated)
         knobs: dict[tuple[int, int, int], list[int]] = {}
         others = 1
         for k, (atom, carriers) in enumerate(outer):
             missing, bit = 0, 1
-            for operand in start.live:
-                if not operand.used & atom:
+            for used in view.used:
+                if not used & atom:
                     missing |= bit
                 bit += bit
             again = start.members & ~carriers
@@ -206,7 +209,7 @@ class Counting:
         size_all: Any = 0.0
         for node in start.nodes if scratch else ():
             if scratch & node.bit:
-                span = node.span
+                span = view.hosts.get(node.bit, node).span
                 for k, (_, carriers) in enumerate(outer):
                     if carriers & node.bit:
                         span //= extents[k]
@@ -243,14 +246,14 @@ class Counting:
         return Counts(features, len(start.outside) + outs, apart, True)
 
     @staticmethod
-    def _scratch(start: Start, rest: Sequence[int]) -> int:
-        """Members whose value crosses stages; `rest` are the carriers of loops that are not outer."""
+    def _scratch(start: Start, rest: Sequence[int], evaluated: int) -> int:
+        """Members whose value crosses stages; `rest` are the carriers of loops that are not outer, `evaluated` members in parts."""
         stages: dict[int, int] = {}
         links = []
         staged = False
         for node, operand in start.inner:
             later = 1
-            if operand.shares:
+            if operand.shares or operand.source & evaluated:
                 pair = operand.source | node.bit
                 for carriers in rest:
                     both = carriers & pair

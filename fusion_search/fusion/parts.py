@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fusion_search.fusion.loops import GroupLoops, Read
 from fusion_search.fusion.program import Member
 
-__all__ = ["InPart", "evaluate_in_parts", "in_parts", "may_be_in_part"]
+__all__ = ["InPart", "evaluate_in_parts", "in_parts", "is_expression", "joins_parts"]
 
 #: Parts of a concat, at most, whose maps are evaluated in them: each part has a text of its own.
 FEW_PARTS = 4
@@ -67,7 +67,7 @@ def in_parts(members: Sequence[Member], loops: GroupLoops, stored: set[int]) -> 
     found: dict[int, InPart] = {}
     for i in reversed(range(len(members))):
         reads = readers.get(i, ())
-        if len(reads) == 1 and i not in stored and _expression(members[i]):
+        if len(reads) == 1 and i not in stored and is_expression(members[i]):
             place = _place(members, loops, i, reads[0], found)
             if place is not None:
                 found[i] = place
@@ -101,16 +101,18 @@ def evaluate_in_parts(members: Sequence[Member], loops: GroupLoops, found: Mappi
     return GroupLoops(loops.extents, tuple(table), tuple(reads), loops.conflicts)
 
 
-def may_be_in_part(member: Member, reader: Member) -> bool:
-    """Whether a member may be evaluated where another one reads it, as far as the two say."""
-    return _joins(reader) and _expression(member)
+def joins_parts(member: Member, k: int) -> bool:
+    """Whether a member evaluates what its operand k is computed by, if all else allows that."""
+    operand = member.operands[k]
+    return _joins(member) and operand.shape == operand.base_shape
 
 
 def _joins(member: Member) -> bool:
     return member.spec.name == "Pad" or (member.spec.name == "Concat" and len(member.operands) <= FEW_PARTS)
 
 
-def _expression(member: Member) -> bool:
+def is_expression(member: Member) -> bool:
+    """Whether a member may be evaluated at any one point of its result."""
     return member.spec.kind == "map" or (member.spec.kind == "layout" and member.spec.body is not None)
 
 

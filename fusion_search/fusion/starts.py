@@ -15,7 +15,7 @@ from typing import Any
 
 from fusion_search.fusion.analysis import pointwise, region, slides
 from fusion_search.fusion.loops import matched_operands
-from fusion_search.fusion.parts import may_be_in_part
+from fusion_search.fusion.parts import is_expression, joins_parts
 from fusion_search.fusion.pieces import Pieces, cut_everywhere
 from fusion_search.fusion.program import Program
 
@@ -51,8 +51,10 @@ class Operand:
         Whether the reader can take it in the iteration that computes it, as far as the two nodes decide that.
     buffered : bool
         Whether it is a scratch buffer in every group.
-    in_part : bool
-        Whether its producer may be evaluated where it is read (`fusion.parts`).
+    in_part, in_place : bool
+        Whether its producer may be evaluated where it is read, in a part (`fusion.parts`); whether it is read at the reader's own point.
+    loops, indirect : tuple of int, bool
+        Loops of the reader that decide what is read; whether data does, too.
     slides : bool
         Whether it is read through a window.
     region, nbytes, full, size : tuple, int, int, int
@@ -69,6 +71,9 @@ class Operand:
     shares: bool
     buffered: bool
     in_part: bool
+    in_place: bool
+    loops: tuple[int, ...]
+    indirect: bool
     slides: bool
     region: Any
     nbytes: int
@@ -97,8 +102,10 @@ class Node:
         Whether its value leaves every group, and else who reads it.
     written, itemsize, points, span, flop_class, work : int
         Bytes of its value in whole lines, and of a scalar; points of all loops, and of the parallel ones; operations, by class.
-    heavy : bool
-        Whether it is a contraction or window.
+    heavy, expression : bool
+        Whether it is a contraction or window; whether it may be evaluated at any one point of its result.
+    loops : tuple of int
+        The pieces of each of its loops.
     """
 
     position: int
@@ -121,6 +128,8 @@ class Node:
     flop_class: int
     work: int
     heavy: bool
+    expression: bool
+    loops: tuple[int, ...]
 
 
 class Start:
@@ -143,7 +152,7 @@ class Start:
     shape : int
         Equal for starts of equal structure.
     parted : bool
-        Whether some member may be evaluated where another reads it, so that its loops are the other's.
+        Whether a pad or a concat reads a member that may be evaluated there, as far as the two say.
     atoms, carriers, tangled : list of int, list of int, bool
         Filled in by `Starts.unify`: the atoms, and the members that carry each; whether one carries an atom twice.
     """
@@ -448,6 +457,8 @@ class Starts:
             flop_class=cls,
             work=int(points * member.spec.flops) if cls >= 0 else 0,
             heavy=member.spec.kind in ("contract", "window"),
+            expression=is_expression(member),
+            loops=tuple(masked((loop,)) for loop in range(len(loops))),
         )
         return found
 
@@ -463,7 +474,7 @@ class Starts:
         if any(dim.indirect for dim in access.dims):
             used |= parallel
         source = barred = 0
-        shares = buffered = in_part = False
+        shares = buffered = in_part = in_place = False
         reader_waits = member.spec.kind in ("contract", "window")
         q = operand.producer
         made_at = self._known[q] if q >= 0 else None
@@ -475,7 +486,9 @@ class Starts:
                 barred = sum(1 << piece - frame.first_piece for d in match.others for piece in pieces.loops[q][d])
                 shares = not match.others and pointwise(producer) and not reader_waits
                 buffered = reader_waits or not pointwise(producer)
-                in_part = may_be_in_part(producer, member)
+                in_part = is_expression(producer) and joins_parts(member, k)
+                whole = operand.shape == operand.base_shape == member.shape
+                in_place = whole and not match.others and producer.shape == member.shape
         full = operand.itemsize * prod(operand.base_shape)
         slots = pieces.read[p][k] or ()
         lines = -(-full // self.line) * self.line
@@ -490,6 +503,9 @@ class Starts:
             shares=shares,
             buffered=buffered,
             in_part=in_part,
+            in_place=in_place,
+            loops=tuple({loop for dim in access.dims for loop, _ in dim.terms}),
+            indirect=any(dim.indirect for dim in access.dims),
             slides=member.spec.kind == "window" and slides(member, k),
             region=sized[0],
             nbytes=sized[1],
