@@ -43,7 +43,7 @@ _MOVED, _MOVED_SETS = 2048, 20_000
 # Runs of a line that may be priced: minutes.
 _LINE_PRICED = 200_000
 # A floor so near to a cost, relative to it, differs by rounding only.
-_SAME = 1e-9
+SAME = 1e-9
 
 
 def _plan_roughly(
@@ -96,14 +96,14 @@ def _cut(
     if line:
         now = time.monotonic()
         found = path.solve(most_priced=_LINE_PRICED, deadline=now + (deadline - now) * (1.0 if len(sequence) < _MOVED else 0.5))
-        return Solved(Part(nodes, ()), found.groups, found.bound, found.cost - found.bound <= found.cost * _SAME)
+        return Solved(Part(nodes, ()), found.groups, found.bound, found.cost - found.bound <= found.cost * SAME)
     bound = floors.whole()
-    if path.least - bound > bound * _SAME:  # no runs attain the floor
+    if path.least - bound > bound * SAME:  # no runs attain the floor
         return _by_borders(space, facts, sequence, floors, bound, deadline)
     now = time.monotonic()
     found = path.solve(most_priced=4 * len(sequence), deadline=now + (deadline - now) / 8)
     bound = min(bound, found.cost)
-    return Solved(Part(nodes, ()), found.groups, bound, found.cost - bound <= found.cost * _SAME)
+    return Solved(Part(nodes, ()), found.groups, bound, found.cost - bound <= found.cost * SAME)
 
 
 def _by_borders(space: GroupSpace, facts: Facts, sequence: list[int], floors: Floors, bound: int, deadline: float) -> Solved | None:
@@ -118,7 +118,7 @@ def _by_borders(space: GroupSpace, facts: Facts, sequence: list[int], floors: Fl
         bound = max(bound, narrow.bound)
         if narrow.groups and all(structurally_fit(space, facts, group) and space.cost(group) is not None for group in narrow.groups):
             cost = plan_cost(space, narrow.groups)
-            return Solved(Part(nodes, ()), narrow.groups, min(bound, cost), cost - bound <= cost * _SAME)
+            return Solved(Part(nodes, ()), narrow.groups, min(bound, cost), cost - bound <= cost * SAME)
     if len(sequence) < _MOVED:
         return None
     where = places(borders)
@@ -251,7 +251,7 @@ def exact(
     cost = plan_cost(space, groups)
     bound = max(plan_floor, sum(piece.bound for piece in pieces))
     order = execution_order(space.preds, groups)
-    if order is None or cost - bound > cost * _SAME:
+    if order is None or cost - bound > cost * SAME:
         groups = repair(space, groups)
         # Some improvement is always due, even when the search took all the time there was, and little of it where borders were moved.
         until = time.monotonic() + time_limit_s * 0.05

@@ -3,7 +3,8 @@
 The exact search never answers with a plan that costs more than one of the others finds, whatever time it has: when it does not close,
 each of them is run to its end on graphs of up to `COMPARED` nodes, and the best plan of all is improved and returned. That may
 take longer than the time that was given, by what they take: seconds at most. Larger graphs get the comparison with those whose work grows
-with the edges, again to their ends, and with the others for as long as the time lasts.
+with the edges, again to their ends, and with the others for as long as the search itself took, while the time lasts; where its gap is
+rounding, there is nothing that those could find.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fusion_search.fusion.reasons import Reason
 from fusion_search.fusion.space import GroupSpace
 from fusion_search.search import baselines
 from fusion_search.search.assemble import assemble
-from fusion_search.search.exact import exact
+from fusion_search.search.exact import SAME, exact
 from fusion_search.search.improve import improve
 from fusion_search.search.peak import fitting_order, peak_of, plan_within
 from fusion_search.search.plan import Plan
@@ -96,7 +97,9 @@ def _exact(space: GroupSpace, time_limit_s: float) -> Plan:
             left = max(time_limit_s - (time.monotonic() - started), time_limit_s * 0.2)
             return _exact_within(space, groups, found.lower_bound, left, statistics)
         if found.status != "optimal":
-            groups = _no_worse(space, groups, started + time_limit_s)
+            took_s = time.monotonic() - started
+            closed = found.cost - found.lower_bound <= found.cost * SAME
+            groups = _no_worse(space, groups, started + min(time_limit_s, took_s if closed else 2 * took_s))
         status = "optimal" if sum(space.cost(group) or 0 for group in groups) == found.lower_bound else "feasible"
         return assemble(space, groups, method="exact", status=status, lower_bound=found.lower_bound, statistics=statistics)
 
