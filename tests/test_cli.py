@@ -74,7 +74,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         "methods": lambda: ["exact", "unfused"],
         "search": lambda graph, profile, *, method, **_: FakePlan(method),
         "check": lambda graph, plan: answers.violations,
-        "compile": lambda plan: None,
+        "compile": lambda plan, **_: None,
         "verify": lambda plan, feeds: SimpleNamespace(ok=answers.ok, max_abs=1e-7, max_rel=1e-6, reference="arithmetic"),
         "measure": measure,
         "Plan": SimpleNamespace(load=lambda path, graph: FakePlan()),
