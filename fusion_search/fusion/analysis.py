@@ -128,6 +128,7 @@ def analyse(program: Program, group: int, line_bytes: int) -> Analysis:
         tangled = tangled_members(program, group, line_bytes, sharing)
         sharing = {(r.reader, r.operand) for r in reads if (r.reader, r.operand) in sharing and r.producer not in tangled}
     stages, scratch = _stages(len(members), reads, sharing)
+    scratch = tuple(i for i in scratch if i not in evaluated)  # these are computed where they are read, whatever the stage
     knobs = _knobs(members, loops, outer, parallel, scratch)
     tilings = tilings_of(tuple(prod(loops.extents[a] for a in knob) for knob in knobs))
     features = _Counter(members, loops, outer, carried, line_bytes).count(leaving, scratch, knobs, tilings)

@@ -20,16 +20,13 @@ class Seen(NamedTuple):
         Pieces along which a member is read elsewhere.
     used : list of int
         Pieces that decide what each live-in's read touches.
-    hosts : dict of int to Node
-        Of each member that is evaluated in a part, by its bit.
     evaluated : int
-        These members.
+        Members that are evaluated in a part.
     """
 
     carriers: list[int]
     barred: int
     used: list[int]
-    hosts: dict[int, Node]
     evaluated: int
 
 
@@ -44,7 +41,7 @@ def seen(start: Start, leave: int) -> Seen | None:
     """
     assert start.atoms is not None
     if not start.parted:
-        return Seen(start.carriers, start.barred, [operand.used for operand in start.live], {}, 0)
+        return Seen(start.carriers, start.barred, [operand.used for operand in start.live], 0)
     if len(start.places) != len(start.nodes):  # copies of a node
         return None
     hosts = _hosts(start, leave)
@@ -68,7 +65,7 @@ def seen(start: Start, leave: int) -> Seen | None:
         for operand in node.operands:
             if not (operand.producer >= 0 and operand.source & start.members):
                 used.append(operand.used if host is None else _through(host, operand))
-    return Seen(carriers, barred, used, hosts, evaluated)
+    return Seen(carriers, barred, used, evaluated)
 
 
 def _through(host: Node, operand: Operand) -> int:

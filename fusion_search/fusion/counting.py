@@ -189,7 +189,7 @@ class Counting:
                 carried |= carriers
         # in the order in which members have them
         outer.sort(key=lambda pair: pair[0] & -pair[0])
-        scratch = self._scratch(start, rest, view.evaluated)
+        scratch = self._scratch(start, rest, view.evaluated) & ~view.evaluated
         knobs: dict[tuple[int, int, int], list[int]] = {}
         others = 1
         for k, (atom, carriers) in enumerate(outer):
@@ -209,7 +209,7 @@ class Counting:
         size_all: Any = 0.0
         for node in start.nodes if scratch else ():
             if scratch & node.bit:
-                span = view.hosts.get(node.bit, node).span
+                span = node.span
                 for k, (_, carriers) in enumerate(outer):
                     if carriers & node.bit:
                         span //= extents[k]

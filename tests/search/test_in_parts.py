@@ -7,6 +7,7 @@ import pytest
 
 import fusion_search as fs
 from fusion_search.fusion.space import GroupSpace
+from fusion_search.ir.builder import GraphBuilder
 from fusion_search.search.assemble import assemble
 from fusion_search.search.check import check
 from fusion_search.search.methods import METHODS
@@ -33,15 +34,30 @@ def test_equals_trying_everything(profile: str) -> None:
     assert evaluated > 10
 
 
-def test_the_checker_counts_every_group_alike() -> None:
+@pytest.mark.parametrize("memory", [{}, {"fast_memory_bytes": 384}, {"fast_memory_bytes": 96}])
+def test_the_checker_counts_every_group_alike(memory: dict[str, int]) -> None:
     evaluated = 0
     for seed in range(100):
-        space: GroupSpace = space_of(random_padded(seed))
+        space: GroupSpace = space_of(random_padded(seed), **memory)
         masks = random_partition(space, np.random.default_rng(seed))
         evaluated += sum(len(space.analysis(mask).in_parts) for mask in masks)
         plan = assemble(space, masks, method="test")
         assert check(plan.graph, plan) == []
     assert evaluated > 40
+
+
+def test_what_is_evaluated_in_a_part_waits_nowhere() -> None:
+    """The other part comes from a product, whose stage is before the concat's: the map of the live-in still needs no scratch."""
+    b = GraphBuilder("product beside a map")
+    x = b.input("x", "float32", (64, 32))
+    product = b.op("Relu", b.op("MatMul", x, b.constant(np.ones((32, 48), np.float32))))
+    b.output("y", b.op("Concat", product, b.op("Tanh", b.input("z", "float32", (64, 96))), axis=1))
+    space = space_of(b.build(), fast_memory_bytes=16 * 48 * 4)
+    group = (1 << space.n) - 1
+    found = space.analysis(group)
+    assert [space.program.members[i].spec.name for i in found.in_parts] == ["Tanh"]
+    assert not set(found.scratch) & set(found.in_parts)
+    assert check(space.program.graph, assemble(space, [group], method="test")) == []
 
 
 def test_a_loop_that_is_not_the_pad_s_is_found() -> None:

@@ -141,7 +141,8 @@ class Counts:
         for step, operand, maker in edges:
             alone = (step.name, operand) not in joining or not tangled.isdisjoint(self.digits.member(maker.name))
             stage[step.name] = max(stage[step.name], stage[maker.name] + alone)
-        return {maker.name for step, _, maker in edges if stage[step.name] > stage[maker.name]}
+        # what is evaluated in parts is computed where it is read, whatever the stage
+        return {maker.name for step, _, maker in edges if stage[step.name] > stage[maker.name] and maker.name not in self.in_parts}
 
     def _one_nest(self, maker: Step, reader: Step, operand: Operand) -> bool:
         """Whether a value can be computed where it is read: same loops, same point, known at once."""
