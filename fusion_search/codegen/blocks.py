@@ -180,7 +180,15 @@ def _panel(group: GroupAccess, heavy: int, side: tuple[int, ...], operand: int) 
 
 
 def _heavy(group: GroupAccess) -> int | None:
-    return next((i for i, m in enumerate(group.members) if m.spec.kind in ("contract", "window")), None)
+    """The member that blocks are chosen for: the first contraction or window, or a convolution that is more work than a product before it.
+
+    A convolution wants several rows of pixels, a product no more than fill its panels.
+    """
+    first = next((i for i, m in enumerate(group.members) if m.spec.kind in ("contract", "window")), None)
+    if first is None or library_kernel(group.members[first]) != "product":
+        return first
+    tiles = [i for i, m in enumerate(group.members) if library_kernel(m) == "tile"]
+    return max((first, *tiles), key=lambda i: (prod(group.members[i].domain.extents), -i))
 
 
 def _spread(group: GroupAccess, tiles: dict[int, int], atoms: list[int], wanted: int) -> None:

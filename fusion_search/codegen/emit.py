@@ -130,7 +130,7 @@ class Emitter:
                 for (reader, _), producer in group.producers.items()
             )
             spanned = [a for a in group.loops[i].parallel if a not in group.outer or a in self.tiles]
-            made_whole = is_reduce(member) or self.stages[self.stage_of[i]].kind != "loop"
+            made_whole = is_reduce(member) or self.stages[self.stage_of[i]].kind not in ("loop", "parts")
             target = self.lands_in.get(i, i)
             if i in group.in_parts:
                 self.places[i] = Place("register", code)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fusion_search.codegen.access import Linear, row_major
 from fusion_search.codegen.blocks import is_reduce
 from fusion_search.codegen.emit import Emitter, Place, dimension_of
-from fusion_search.codegen.stages import Stage
+from fusion_search.codegen.stages import Stage, components
 from fusion_search.codegen.writer import COMPUTE, code_of, converted, load, rounded, store
 
 
@@ -75,7 +75,7 @@ def emit_loops(e: Emitter, stage: Stage) -> None:
 
     Maps of one nest that neither read each other nor fit the streams together become nests of their own, on the same block.
     """
-    parts = _components(e, stage)
+    parts = components(e.group, stage.members)
     streams = sum(e.places[i].kind == "tensor" for i in stage.members) + sum(
         (i, k) not in e.group.producers and not operand.parameter
         for i in stage.members
@@ -83,16 +83,6 @@ def emit_loops(e: Emitter, stage: Stage) -> None:
     )
     for members in parts if streams > STREAMS else [stage.members]:
         _emit_nest(e, Stage(stage.kind, members, stage.space, stage.order))
-
-
-def _components(e: Emitter, stage: Stage) -> list[list[int]]:
-    """The members of a stage by who reads whom in it."""
-    of = {i: i for i in stage.members}
-    for (reader, _), producer in e.group.producers.items():
-        if reader in of and producer in of and of[reader] != of[producer]:
-            old, new = of[reader], of[producer]
-            of = {i: new if root == old else root for i, root in of.items()}
-    return [[i for i in stage.members if of[i] == root] for root in dict.fromkeys(of.values())]
 
 
 def _emit_nest(e: Emitter, stage: Stage) -> None:

@@ -1,8 +1,13 @@
-"""Concat and pad: the result written part by part, and with it the maps that are evaluated in its parts (`fusion.parts`)."""
+"""Concat and pad: the result written part by part, and with it the maps that are evaluated in its parts.
+
+These are maps that its parts are made by (`fusion.parts`), and maps that read it (`codegen.stages`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import accumulate, pairwise
 
 from fusion_search.codegen.access import Linear
 from fusion_search.codegen.emit import Emitter
@@ -16,8 +21,8 @@ MANY_PARTS = 3
 
 
 def emit_parts(e: Emitter, stage: Stage) -> None:
-    """Write a concat or a pad: each part over its own range of the result."""
-    (i,) = stage.members
+    """Write a concat or a pad, and the maps of its nest: each part over its own range of the result."""
+    i = next(i for i in stage.members if e.group.members[i].spec.name in ("Concat", "Pad"))
     if e.group.members[i].spec.name == "Pad":
         _emit_pad(e, stage, i)
     else:
@@ -29,13 +34,36 @@ def _emit_concat(e: Emitter, stage: Stage, i: int) -> None:
     axis = member.node.attr("axis")
     if _emit_alike(e, stage, i, axis):
         return
-    start = 0
-    for k, operand in enumerate(member.operands):
-        low, high = start, start + operand.shape[axis]
-        start = high
+    ends = [0, *accumulate(operand.shape[axis] for operand in member.operands)]
+    spans, atoms = list(pairwise(ends)), e.original[i][axis]
+    if atoms and atoms[0] == stage.order[-1]:
+        _rows_of_parts(e, stage, i, spans)
+        return
+    for k, span in enumerate(spans):
         # a dimension of extent 1 has no loop: its one element is in the part or not
-        if e.original[i][axis] or low <= 0 < high:
-            _part(e, stage, i, k, {e.original[i][axis][0]: (low, high)} if e.original[i][axis] else {}, "")
+        if atoms or span[0] <= 0 < span[1]:
+            _part(e, stage, i, k, {atoms[0]: span} if atoms else {}, "")
+
+
+def _rows_of_parts(e: Emitter, stage: Stage, i: int, spans: Sequence[tuple[int, int]]) -> None:
+    """Write a concat along its innermost loop row by row, so that short parts share what there is to do for a row."""
+    inner = stage.order[-1]
+    clipped = [_clipped(e, i, k, inner, span) for k, span in enumerate(spans)]
+    with ExitStack() as stack:
+        variables = open_loops(e, stack, stage.order[:-1])
+        for k, (low, high) in enumerate(clipped):
+            with e.w.block(f"if {low} < {high}:"):
+                _write(Nest(e, stage, inner, variables, strip=low), i, k, f"{high} - {low}", "")
+
+
+def _clipped(e: Emitter, i: int, k: int | None, atom: int, span: tuple[int, int]) -> tuple[str, str]:
+    """Write where a part begins and ends along a loop, clipped to the block, and counted from its beginning."""
+    low, high = (e.w.number(("part", i, k, atom, end), span[end]) for end in (0, 1))
+    origin = e.index[atom] if atom in e.tiles else "0"
+    begin, end = e.w.name("l"), e.w.name("l")
+    e.w.put(f"{begin} = max({low} - {origin}, 0)")
+    e.w.put(f"{end} = min({high} - {origin}, {e.bound(atom)})")
+    return begin, end
 
 
 def _emit_pad(e: Emitter, stage: Stage, i: int) -> None:
@@ -56,7 +84,6 @@ def _emit_pad(e: Emitter, stage: Stage, i: int) -> None:
             _part(e, stage, i, 0, ranges, "")
         return
     order, inner = stage.order, stage.order[-1]
-    target = Linear(dict(place.strides))
     ends = {atom: tuple(w.number(("part", i, 0, atom, end), span[end]) for end in (0, 1)) for atom, span in sorted(ranges.items())}
     with ExitStack() as stack:
         variables = open_loops(e, stack, order[:-1])
@@ -72,10 +99,7 @@ def _emit_pad(e: Emitter, stage: Stage, i: int) -> None:
                 w.put(f"{end} = {bound}")
         if high or inside:
             for strip, count in (("", begin), (end, f"{bound} - {end}")):
-                nest = Nest(e, stage, inner, variables, strip=strip)
-                pointer = nest.pointer(f"w{i}", place, target)
-                with w.block(f"for j in range({count}):"):
-                    w.put(f"{nest.element(f'w{i}', pointer, target)} = {store(place.code, fill)}")
+                _write(Nest(e, stage, inner, variables, strip=strip), i, None, count, fill)
         # what does not change along a row is read before it: from nowhere, where the operand has no part of the row
         with w.block(f"if {begin} < {end}:"):
             _write(Nest(e, stage, inner, variables, strip=begin), i, 0, f"{end} - {begin}", "")
@@ -95,7 +119,7 @@ def _emit_alike(e: Emitter, stage: Stage, i: int, axis: int) -> bool:
     """
     w, member, place = e.w, e.group.members[i], e.places[i]
     atoms = e.original[i][axis]
-    if len(member.operands) < MANY_PARTS or not atoms or any(operand.parameter for operand in member.operands):
+    if len(stage.members) > 1 or len(member.operands) < MANY_PARTS or not atoms or any(operand.parameter for operand in member.operands):
         return False
     sources = [_tensor_of(e, i, k) for k in range(len(member.operands))]
     order, atom = stage.order, atoms[0]
@@ -184,22 +208,19 @@ def _part(e: Emitter, stage: Stage, i: int, k: int | None, ranges: dict[int, tup
     with ExitStack() as stack:
         lows: dict[int, str] = {}
         highs: dict[int, str] = {}
-        for atom, (start, stop) in sorted(ranges.items()):
-            low, high = w.number(("part", i, k, atom, 0), start), w.number(("part", i, k, atom, 1), stop)
+        for atom, span in sorted(ranges.items()):
             if atom in e.group.outer and atom not in e.tiles:
+                low, high = (w.number(("part", i, k, atom, end), span[end]) for end in (0, 1))
                 stack.enter_context(w.block(f"if {low} <= {e.index[atom]} < {high}:"))
-                continue
-            origin = e.index[atom] if atom in e.tiles else "0"
-            lows[atom], highs[atom] = w.name("l"), w.name("l")
-            w.put(f"{lows[atom]} = max({low} - {origin}, 0)")
-            w.put(f"{highs[atom]} = min({high} - {origin}, {e.bound(atom)})")
+            else:
+                lows[atom], highs[atom] = _clipped(e, i, k, atom, span)
         order = stage.order
         inner = order[-1] if order else None
         variables = {}
         for atom in order[:-1]:
             variables[atom] = w.name("i")
-            span = f"{lows[atom]}, {highs[atom]}" if atom in lows else e.bound(atom)
-            stack.enter_context(w.block(f"for {variables[atom]} in range({span}):"))
+            steps = f"{lows[atom]}, {highs[atom]}" if atom in lows else e.bound(atom)
+            stack.enter_context(w.block(f"for {variables[atom]} in range({steps}):"))
         nest = Nest(e, stage, inner, variables, strip=lows.get(inner, "") if inner is not None else "")
         if inner is not None and inner in lows:  # what does not change along a row is read before it: from nowhere, where there is no part
             stack.enter_context(w.block(f"if {lows[inner]} < {highs[inner]}:"))
@@ -208,7 +229,7 @@ def _part(e: Emitter, stage: Stage, i: int, k: int | None, ranges: dict[int, tup
 
 
 def _write(nest: Nest, i: int, k: int | None, count: str, fill: str) -> None:
-    """Write the innermost loop of a part: a number, an operand in memory, or the maps that are evaluated here."""
+    """Write the innermost loop of a part: a number, an operand in memory, or the maps that are evaluated here; then what reads it."""
     e, stage, inner = nest.e, nest.stage, nest.inner
     w, member, place = e.w, e.group.members[i], e.places[i]
     target = Linear(dict(place.strides))
@@ -217,16 +238,22 @@ def _write(nest: Nest, i: int, k: int | None, count: str, fill: str) -> None:
         fill = e.parameters[member.operands[k].base]
     elif k is not None:
         chain = [p for p in stage.inside if e.group.in_parts[p].operand == k]
-    pointer = nest.pointer(f"w{i}", place, target)
+    pointer = "" if place.kind == "register" else nest.pointer(f"w{i}", place, target)
     text = fill
     if k is not None and not chain and not fill:
         source, linear, key = e.memory_of(i, k)
         text = load(source.code, nest.element(key, nest.pointer(key, source, linear), linear))
-    ready = prepare(nest, chain)
+    readers = [reader for reader in stage.members if reader != i]
+    ready = prepare(nest, [*chain, *readers])
     with ExitStack() as stack:
         if inner is not None:
             stack.enter_context(w.block(f"for j in range({count or e.bound(inner)}):"))
         if chain:
             define(nest, chain, ready)
             text = nest.values[chain[-1]]
-        w.put(f"{nest.element(f'w{i}', pointer, target)} = {store(place.code, text)}")
+        if pointer:
+            w.put(f"{nest.element(f'w{i}', pointer, target)} = {store(place.code, text)}")
+        if readers:
+            nest.values[i] = w.name("v")
+            w.put(f"{nest.values[i]} = {text}")
+            define(nest, readers, ready)

@@ -6,12 +6,19 @@ needs lives in memory between them (or in a local variable when it spans no loop
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from fusion_search.codegen.access import GroupAccess, Linear, library_kernel
 from fusion_search.codegen.blocks import by_lanes, is_reduce
+from fusion_search.fusion.parts import joins_few_parts
 from fusion_search.fusion.program import Member
+
+#: Definitions, at most, of a nest that is written once for each part of a concat or pad.
+FEW_DEFINITIONS = 16
+#: Elements of a part's row, at least, for which the nest around it is cut: one vector.
+PART_ROW = 16
 
 
 @dataclass(slots=True)
@@ -21,7 +28,7 @@ class Stage:
     Attributes
     ----------
     kind : str
-        ``loop``, ``parts`` (concat, pad), ``heavy`` (contraction, window) or ``scatter``.
+        ``loop``, ``parts`` (a concat or pad, and maps that read it), ``heavy`` (contraction, window) or ``scatter``.
     members : list of int
         In canonical order.
     space : frozenset of int
@@ -93,6 +100,7 @@ def place(group: GroupAccess, tiled: set[int], skip: set[int], live_out: set[int
         stages[at].inside += [p for p, part in group.in_parts.items() if part.host == i]
         stage_of[i] = at
     _sink(group, stages, stage_of, live_out)
+    _join_readers(group, stages, stage_of)
     stages = [stage for stage in stages if stage.members]
     for stage in stages:
         stage.members.sort()
@@ -135,6 +143,62 @@ def _sink(group: GroupAccess, stages: list[Stage], stage_of: dict[int, int], liv
             stages[now].members.remove(i)
             stages[at].members.append(i)
             stage_of[i] = at
+
+
+def _join_readers(group: GroupAccess, stages: list[Stage], stage_of: dict[int, int]) -> None:
+    """Move concats and pads into the nests that read them, where these are maps over the same loops.
+
+    The nest is then written for each part, and takes the part's elements from registers: no row of the result waits in scratch.
+    """
+    readers: dict[int, list[tuple[int, int]]] = {}
+    for where, producer in group.producers.items():
+        readers.setdefault(producer, []).append(where)
+    for stage in stages:
+        if stage.kind != "parts" or not stage.space or not joins_few_parts(group.members[stage.members[0]]):
+            continue
+        (i,) = stage.members
+        nests = {stage_of.get(reader) for reader, _ in readers.get(i, ())}
+        at = nests.pop() if len(nests) == 1 else None
+        if at is None or stages[at].space != stage.space or not all(group.identity[where] for where in readers[i]):
+            continue
+        nest = stages[at]
+        if nest.kind == "loop" and _may_be_cut(group, nest, i) and _long_rows(group, i, _order(group, nest)[-1]):
+            nest.kind, nest.inside = "parts", stage.inside
+            nest.members.append(i)
+            stage.members, stage.inside = [], []
+            stage_of[i] = at
+
+
+def _may_be_cut(group: GroupAccess, nest: Stage, i: int) -> bool:
+    """Whether a nest may be written for each part of a member that it reads: few simple maps, connected, that read nothing across its rows.
+
+    Special functions are worth whole rows of several vectors.
+    """
+    members = [group.members[i] for i in nest.members]
+    inner = _order(group, nest)[-1]
+    return (
+        len(members) <= FEW_DEFINITIONS
+        and all(not is_reduce(member) and member.spec.flop_class != "special" for member in members)
+        and all(group.reads[where].strides.get(inner, 0) <= 1 for where in group.reads if where[0] in nest.members)
+        and len(components(group, [*nest.members, i])) == 1
+    )
+
+
+def _long_rows(group: GroupAccess, i: int, inner: int) -> bool:
+    """Whether the parts of a concat or pad leave whole vectors of the innermost loop."""
+    member = group.members[i]
+    cut = [d for d, loops in enumerate(group.original[i]) if loops and set(loops) & set(group.pieces[inner])]
+    return all(operand.shape[d] >= PART_ROW or operand.shape[d] == member.shape[d] for d in cut for operand in member.operands)
+
+
+def components(group: GroupAccess, members: Sequence[int]) -> list[list[int]]:
+    """Some members of a group by who reads whom among them."""
+    of = {i: i for i in members}
+    for (reader, _), producer in group.producers.items():
+        if reader in of and producer in of and of[reader] != of[producer]:
+            old, new = of[reader], of[producer]
+            of = {i: new if root == old else root for i, root in of.items()}
+    return [[i for i in members if of[i] == root] for root in dict.fromkeys(of.values())]
 
 
 def _kind(member: Member) -> str:

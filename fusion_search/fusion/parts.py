@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fusion_search.fusion.loops import GroupLoops, Read
 from fusion_search.fusion.program import Member
 
-__all__ = ["InPart", "evaluate_in_parts", "in_parts", "is_expression", "joins_parts"]
+__all__ = ["InPart", "evaluate_in_parts", "in_parts", "is_expression", "joins_few_parts", "joins_parts"]
 
 #: Parts of a concat, at most, whose maps are evaluated in them: each part has a text of its own.
 FEW_PARTS = 4
@@ -56,7 +56,7 @@ def in_parts(members: Sequence[Member], loops: GroupLoops, stored: set[int]) -> 
     -----
     Linear in members and reads times rank.
     """
-    if loops.conflicts or not any(_joins(member) for member in members):
+    if loops.conflicts or not any(joins_few_parts(member) for member in members):
         return {}
     readers: dict[int, list[Read]] = {}
     sources: dict[int, list[int]] = {}
@@ -76,7 +76,7 @@ def in_parts(members: Sequence[Member], loops: GroupLoops, stored: set[int]) -> 
             del found[i]
     for i in sorted(found, reverse=True):
         reader = readers[i][0].reader
-        if not _joins(members[reader]) and reader not in found:
+        if not joins_few_parts(members[reader]) and reader not in found:
             del found[i]
     return found
 
@@ -104,10 +104,11 @@ def evaluate_in_parts(members: Sequence[Member], loops: GroupLoops, found: Mappi
 def joins_parts(member: Member, k: int) -> bool:
     """Whether a member evaluates what its operand k is computed by, if all else allows that."""
     operand = member.operands[k]
-    return _joins(member) and operand.shape == operand.base_shape
+    return joins_few_parts(member) and operand.shape == operand.base_shape
 
 
-def _joins(member: Member) -> bool:
+def joins_few_parts(member: Member) -> bool:
+    """Whether a member is a pad, or a concat of so few parts that each may have a text of its own."""
     return member.spec.name == "Pad" or (member.spec.name == "Concat" and len(member.operands) <= FEW_PARTS)
 
 
@@ -123,7 +124,7 @@ def _place(members: Sequence[Member], loops: GroupLoops, i: int, read: Read, fou
         return None
     if read.reader in found:
         return found[read.reader] if read.identity and reader.shape == members[i].shape else None
-    if not _joins(reader):
+    if not joins_few_parts(reader):
         return None
     mine, theirs = loops.loops[i], loops.loops[read.reader]
     if any(a != b and len(b) > 1 for a, b in zip(mine, theirs, strict=True)):

@@ -12,6 +12,7 @@ from fusion_search.codegen.kernel import build
 from fusion_search.fusion.analysis import analyse
 from fusion_search.fusion.program import Program
 from fusion_search.ir.builder import GraphBuilder
+from fusion_search.ir.graph import Graph
 from tests.codegen.test_forms import CASES, built
 
 
@@ -96,6 +97,27 @@ def test_a_block_of_a_pointwise_convolution_is_of_one_image() -> None:
     kernel = build(program, analyse(program, (1 << len(program.members)) - 1, 64), threads=2)
     pixels = -(-28 * 28 // blocks.PANEL_COLUMNS)
     assert kernel.items == 8 * pixels
+
+
+def branches(wide: int, narrow: int) -> Graph:
+    """A pointwise convolution and one over windows, of one image, joined."""
+    b = GraphBuilder("g")
+    x = b.input("x", np.float32, (1, 16, 55, 55))
+    point, window = (b.constant(np.ones((1, n, 16, k, k), np.float32)) for n, k in ((wide, 1), (narrow, 3)))
+    grouped = b.reshape(x, (1, 1, 16, 55, 55))
+    attrs = {"strides": (1, 1), "dilations": (1, 1)}
+    parts = [b.op("Conv", grouped, w, before=(k, k), after=(k, k), **attrs) for w, k in ((point, 0), (window, 1))]  # type: ignore[arg-type]
+    b.output("y", b.op("Concat", *(b.reshape(part, (1, n, 55, 55)) for part, n in zip(parts, (wide, narrow), strict=True)), axis=1))
+    return b.build()
+
+
+@pytest.mark.parametrize(("wide", "narrow", "several"), [(64, 64, True), (640, 16, False)])
+def test_blocks_suit_the_convolution_that_is_most_of_the_work(wide: int, narrow: int, several: bool) -> None:
+    """Several rows of pixels an item for a window; no more pixels than fill a panel for a product."""
+    program = Program(branches(wide, narrow))
+    kernel = build(program, analyse(program, (1 << len(program.members)) - 1, 64))
+    rows, _ = (block for block in kernel.blocks if block.extent == 55)
+    assert (rows.tile > 1) == several
 
 
 def test_siblings_copy_what_all_of_them_read_once() -> None:

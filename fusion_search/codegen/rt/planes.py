@@ -6,6 +6,8 @@ it are read from a row of padding. Blocks of several output rows share their
 loads.
 """
 
+from functools import reduce
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -45,7 +47,8 @@ def make_planes(kind, kernel, stride):
         output row and how many; output columns; padding rows and columns;
         bytes of an output row; address of a row of padding as long as an input
         row.  Taps are combined in order from the bias (0 for sums, -inf for
-        max), padding included.
+        max), padding included; those of a maximum row by row, each row's in
+        order: the last of the largest stays, so that the bits are the same.
     """
     code = VectorCode(F32)
     kh, kw = kernel
@@ -101,10 +104,15 @@ def make_planes(kind, kernel, stride):
                             known = b.icmp_unsigned("<", at, h)
                             line = b.select(known, b.add(of, b.mul(at, x_row)), blank)
                             loaded = [code.load(b, b.add(line, _i64(4 * s)), m, fill) for s, m in zip(starts, masks, strict=True)]
-                            for kx, value in enumerate(loaded if stride == 1 else code.every_other(b, loaded, kw)):
+                            values = loaded if stride == 1 else code.every_other(b, loaded, kw)
+                            if kind == "max":  # a row is in several windows: its own maximum is taken once
+                                values = [reduce(lambda a, x: combine(b, a, x, None), values)]
+                            for kx, value in enumerate(values):
                                 for r in range(height):
                                     ky = i - r * stride
-                                    if 0 <= ky < kh:
+                                    if kind == "max" and ky == 0:
+                                        acc[r] = value
+                                    elif 0 <= ky < kh:
                                         acc[r] = combine(b, acc[r], value, taps[ky * kw + kx] if taps else None)
                         out = b.add(to, b.mul(y, dst_row))
                         for r in range(height):
