@@ -83,7 +83,8 @@ class Emitter:
         codes = {i: code_of(self.graph.values[m.node.output].dtype) for i, m in enumerate(self.group.members)}
         #: Members whose result lies where that of another one will: it is written twice, and needs no scratch.
         lying = Lying(self.group, self.stages, self.stage_of, self.live_out, self.skip, codes)
-        self.lands_in = lying.maps() | (lying.blocks() if direct else {})
+        self.lands_in = lying.blocks() if direct else {}
+        self.lands_in |= lying.maps(set(self.lands_in.values()))
         self.places: dict[int, Place] = {}
         self.parameters: dict[int, str] = {}
         self.index: dict[int, str] = {}  # fixed indices and block starts, by atom

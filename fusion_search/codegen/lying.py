@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from fusion_search.codegen.access import GroupAccess, library_kernel
@@ -49,14 +49,18 @@ class Lying:
                 found[i] = same[0]
         return found
 
-    def maps(self) -> dict[int, int]:
+    def maps(self, taken: Set[int] = frozenset()) -> dict[int, int]:
         """Find maps whose values wait for a reduction, and are read once more after it on the way to a result.
 
-        A softmax's exponentials lie where its quotients will: a long row passes through the cache once less. Values from several
-        stages may lie in one place, each until the next one is made from it.
+        A softmax's exponentials lie where its quotients will: a long row passes through the cache once less. One value a result: with
+        what the exponentials are made from there as well, every stage would overwrite what it reads, which is slower than scratch.
+
+        Parameters
+        ----------
+        taken : set of int
+            Results in whose place another value lies.
         """
         found: dict[int, int] = {}
-        taken: set[int] = set()
         for i in reversed(range(len(self.group.members))):
             if i in self.live_out or i in self.skip or i in self.group.in_parts or self.group.members[i].spec.kind != "map":
                 continue
@@ -67,9 +71,8 @@ class Lying:
             stage = self.stages[min(after)]
             if stage.kind != "loop" or any(is_reduce(self.group.members[reader]) for reader, _ in readers):
                 continue  # a reduction reads whole strips, of which some would be overwritten
-            if same := self._overwriters(i, stage, readers, (self.live_out | set(found)) - taken):
-                taken.add(same[0])
-                found[i] = found.get(same[0], same[0])
+            if same := self._overwriters(i, stage, readers, self.live_out - taken - set(found.values())):
+                found[i] = same[0]
         return found
 
     def _readers(self, i: int) -> set[tuple[int, int]]:
