@@ -6,13 +6,14 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from fusion_search.codegen import blocks
-from fusion_search.codegen.access import GroupAccess, Linear, group_access, library_kernel, row_major
-from fusion_search.codegen.blocks import by_lanes, choose_blocks, is_reduce
+from fusion_search.codegen.access import GroupAccess, Linear, group_access, row_major
+from fusion_search.codegen.blocks import choose_blocks, is_reduce
 from fusion_search.codegen.extents import Extent, actual
+from fusion_search.codegen.lying import Lying
 from fusion_search.codegen.packing import packed_forms
+from fusion_search.codegen.shares import find_shares
 from fusion_search.codegen.stages import absorbed, place
-from fusion_search.codegen.writer import COMPUTE, Writer, code_of, load
+from fusion_search.codegen.writer import Writer, code_of, load
 from fusion_search.fusion.analysis import Analysis
 from fusion_search.fusion.program import Operand, Program
 
@@ -79,15 +80,20 @@ class Emitter:
         self.skip = absorbed(self.group, self.live_out)
         self.stages = place(self.group, set(self.tiles), self.skip, self.live_out)
         self.stage_of = {i: k for k, stage in enumerate(self.stages) for i in (*stage.members, *stage.inside)}
-        #: Members whose result lies where that of another one will: the block is written twice, and needs no scratch.
-        self.lands_in = landings(self) if direct else {}
+        codes = {i: code_of(self.graph.values[m.node.output].dtype) for i, m in enumerate(self.group.members)}
+        #: Members whose result lies where that of another one will: it is written twice, and needs no scratch.
+        lying = Lying(self.group, self.stages, self.stage_of, self.live_out, self.skip, codes)
+        self.lands_in = lying.blocks() if direct else {}
+        self.lands_in |= lying.maps(set(self.lands_in.values()))
         self.places: dict[int, Place] = {}
         self.parameters: dict[int, str] = {}
         self.index: dict[int, str] = {}  # fixed indices and block starts, by atom
         self.sizes: dict[int, str] = {}  # block sizes of tiled loops
         self.original = self.group.original
         self.flag = ""
-        self.shares = 0 if apart else self._shares()
+        self.shares = None if apart else find_shares(self.group, self.stages, self.live_out | set(self.lands_in), codes)
+        if self.shares:  # what outer loops there are, each item takes whole
+            self.tiles = {a: self.group.extents[a] for a in self.group.outer}
         self.shared_bytes = 0
 
     # ------------------------------------------------------------------ before the stages
@@ -97,22 +103,6 @@ class Emitter:
         self._assign_places()
         self._load_parameters()
         return self._open_items()
-
-    def _shares(self) -> int:
-        """Into how many items a group without outer loops is cut: the shares of the one long loop of its first reductions; 0 for none.
-
-        Shares are of one size, whatever the threads, so the order of additions is fixed by the extent.
-        """
-        group, stage = self.group, self.stages[0] if self.stages else None
-        if group.outer or stage is None or stage.kind != "loop" or len(stage.order) != 1:
-            return 0
-        reducers = [i for i in stage.members if is_reduce(group.members[i])]
-        codes = {COMPUTE[code_of(self.graph.values[group.members[i].node.output].dtype)] for i in reducers}
-        if not reducers or not by_lanes(group.members[reducers[0]]) or not codes <= {"f4", "f8"}:
-            return 0
-        if group.loops[reducers[0]].reduced != stage.order:
-            return 0
-        return max(1, -(-actual(group.extents[stage.order[0]]) // blocks.SHARE))
 
     def share(self, key: Hashable, nbytes: int) -> str:
         """Take a part of the memory that all items share; return the name of its address."""
@@ -193,10 +183,10 @@ class Emitter:
         lead = group.writes[max(range(len(group.members)), key=lambda i: (prod(group.extents[a] for a in group.loops[i].parallel), -i))]
         outer = sorted(group.outer, key=lambda a: (-lead.strides.get(a, 0), a))
         counts = {a: -(-group.extents[a] // self.tiles.get(a, 1)) if self.tiles.get(a, 1) else 0 for a in outer}
-        items = self.shares or prod(counts.values())
+        items = self.shares.count if self.shares else prod(counts.values())
         w.put("for item in range(lo, hi):")
         w.depth += 1
-        left = "item"
+        left = "0" if self.shares else "item"
         for k, atom in enumerate(reversed(outer)):
             if k == len(outer) - 1:
                 b = left
@@ -332,40 +322,6 @@ class Emitter:
             atoms = [a for a in self._atoms_of(producer, d) if a in place.strides]
             steps[d] = min((place.strides[a] for a in atoms), default=0)
         return steps
-
-
-def landings(e: Emitter) -> dict[int, int]:
-    """Find products and convolutions of which one map reads every element where it, or a map behind it, writes a result.
-
-    Their block can be computed in the place of that result, and is read before it is overwritten: every element by the iteration
-    that writes there, since the stage between is one nest over the same loops.
-    """
-    group, found = e.group, dict[int, int]()
-    for i, member in enumerate(group.members):
-        readers = {(reader, k) for (reader, k), producer in group.producers.items() if producer == i and reader not in e.skip}
-        if library_kernel(member) not in ("product", "tile") or i in e.live_out or len({reader for reader, _ in readers}) != 1:
-            continue
-        reader = min(readers)[0]
-        stage = e.stages[e.stage_of[reader]]
-        maps = stage.kind == "loop" and all(group.members[j].spec.kind == "map" for j in stage.members)
-        if not maps or not all(group.identity[where] for where in readers):
-            continue
-        behind = {reader}
-        for j in stage.members:
-            if any(at == j and producer in behind for (at, _), producer in group.producers.items()):
-                behind.add(j)
-        taken = set(found.values())
-        same = [
-            j
-            for j in stage.members
-            if j in behind & e.live_out - taken
-            and group.writes[j] == group.writes[i]
-            and set(group.loops[j].parallel) == set(group.loops[i].parallel)
-            and e.graph.values[group.members[j].node.output].dtype == e.graph.values[member.node.output].dtype
-        ]
-        if same:
-            found[i] = same[0]
-    return found
 
 
 def _sized(tile: int, size: int) -> Extent:

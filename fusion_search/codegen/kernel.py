@@ -68,7 +68,7 @@ class Kernel:
     work_ns : float
         A rough serial time, from which the runtime chooses the items a task.
     blocks : tuple of Block
-        The outer loops, whose product is `items`.
+        The outer loops, whose product is `items`; none where items are shares.
     reserved : tuple of Reservation
         The parts of the scratch.
     shared_bytes : int
@@ -141,6 +141,8 @@ def scratch_apart(kernel: Kernel) -> Kernel:
 
 
 def _blocks(e: Emitter) -> tuple[Block, ...]:
+    if e.shares:
+        return ()
     return tuple(
         Block(a, e.group.pieces[a], actual(e.group.extents[a]), actual(e.tiles.get(a, 1)), a in e.tiles and a not in e.whole)
         for a in sorted(e.group.outer)

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from fusion_search.codegen.access import Linear, row_major
 from fusion_search.codegen.blocks import is_reduce
 from fusion_search.codegen.emit import Emitter, Place, dimension_of
+from fusion_search.codegen.signs import never_positive
 from fusion_search.codegen.stages import Stage, components
 from fusion_search.codegen.writer import COMPUTE, code_of, converted, load, rounded, store
+from fusion_search.ir.spec import NEVER_POSITIVE
 
 
 @dataclass(slots=True)
@@ -294,7 +296,10 @@ def _expression(nest: Nest, ready: Ready, i: int) -> str:
     if member.node.op == "BitCast" and {source, code} & {"f2", "bf2"}:  # they compute as float32: their bits are what is stored
         stored = store(source, texts[0])
         return load(code, f"T_u2({stored})") if code in ("f2", "bf2") else f"T_{code}({stored})"
-    return rounded(code, body(COMPUTE[source], texts, dict(member.node.attrs)))
+    attrs = dict(member.node.attrs)
+    if never_positive(e.group, i, 0):
+        attrs[NEVER_POSITIVE] = True
+    return rounded(code, body(COMPUTE[source], texts, attrs))
 
 
 def _gathered(nest: Nest, ready: Ready, i: int) -> str:

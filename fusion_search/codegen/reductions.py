@@ -9,12 +9,18 @@ from fusion_search.codegen import blocks
 from fusion_search.codegen.access import Linear
 from fusion_search.codegen.blocks import by_lanes, is_reduce
 from fusion_search.codegen.emit import NEUTRAL, Emitter, Place
+from fusion_search.codegen.extents import actual
 from fusion_search.codegen.nest import Nest, Ready, argument, define, open_loops, prepare
 from fusion_search.codegen.stages import Stage
 from fusion_search.codegen.writer import COMPUTE, converted, rounded, store
 
 #: Running values of a reduction along the last dimension.
 LANES = 64
+#: Rows of a matrix that are summed at a time, so that a sum of columns is loaded and stored once for all of them; and the pairs of
+#: addresses, one read and one written, up to which LLVM tests that they do not overlap, rather than leave a loop in scalars.
+ROWS = 8
+#: Members of a stage, each as often as rows are summed at a time, that are compiled in no time.
+BODY = 32
 LANE_WORDS = {
     "sum": ("lanes_add", "fold_sum"),
     "mean": ("lanes_add", "fold_sum"),
@@ -41,7 +47,7 @@ def _emit_lanes(e: Emitter, stage: Stage, reducers: list[int]) -> None:
     w = e.w
     reduced = e.group.loops[reducers[0]].reduced
     if e.shares and stage is e.stages[0]:
-        _emit_shares(e, stage, reducers)
+        _emit_shares(e, stage, reducers, e.shares.count)
         return
     parallel = [a for a in stage.order if a not in reduced]
     inner = reduced[-1]
@@ -78,7 +84,7 @@ def _emit_lanes(e: Emitter, stage: Stage, reducers: list[int]) -> None:
             _finish(e, stage, i, _folded(e, i, lanes[i]), variables)
 
 
-def _emit_shares(e: Emitter, stage: Stage, reducers: list[int]) -> None:
+def _emit_shares(e: Emitter, stage: Stage, reducers: list[int], count: int) -> None:
     """The same for a whole tensor, a share of it an item: lanes lie in memory that all items share, and the last one adds them up.
 
     A share is what the walk over all of it sums before it starts anew, so both give the same bits. What follows in the kernel
@@ -86,14 +92,14 @@ def _emit_shares(e: Emitter, stage: Stage, reducers: list[int]) -> None:
     """
     w = e.w
     (inner,) = stage.order
-    share, items = w.number("elements of a share", blocks.SHARE), w.number("shares", e.shares)
+    share, items = w.number("elements of a share", blocks.SHARE), w.number("shares", count)
     start, left, at, strip, size = w.name("s"), w.name("m"), w.name("t"), w.name("t"), w.name("m")
     w.put(f"{start} = item * {share}")
     w.put(f"{left} = min({share}, {e.extent(inner)} - {start})")
     places, lanes = {}, {}
     for i in reducers:
         code = COMPUTE[e.places[i].code]
-        places[i], lanes[i] = e.share(("lanes", i), e.shares * LANES * int(code[1])), w.name("a")
+        places[i], lanes[i] = e.share(("lanes", i), count * LANES * int(code[1])), w.name("a")
         w.put(f"{lanes[i]} = p_{code}({places[i]}, item * {LANES})")
         _fill(e, i, lanes[i])
     with w.block(f"for {at} in range(0, {left}, STRIP):"):
@@ -204,6 +210,9 @@ def _finish(e: Emitter, stage: Stage, i: int, text: str, variables: dict[int, st
 def _emit_accumulate(e: Emitter, stage: Stage, reducers: list[int]) -> None:
     """Reductions over leading dimensions: one accumulator an output, in the order of the reduced loops."""
     reduced = e.group.loops[reducers[0]].reduced
+    if e.shares and stage is e.stages[0]:
+        _emit_rows(e, stage, reducers, e.shares.count)
+        return
     parallel = [a for a in stage.order if a not in reduced]
     totals = {i: _accumulator(e, i, parallel) for i in reducers}
     for i in reducers:
@@ -232,6 +241,76 @@ def _emit_accumulate(e: Emitter, stage: Stage, reducers: list[int]) -> None:
         chunks.finish()
     for i in reducers:
         _over(e, stage, i, parallel, totals[i], "finish")
+
+
+def _emit_rows(e: Emitter, stage: Stage, reducers: list[int], count: int) -> None:
+    """The same for the rows of a matrix, a chunk of them an item: memory is read in one piece, and no two items sum in one place.
+
+    What follows in the kernel belongs to the last item.
+    """
+    w = e.w
+    rows, inner = stage.order
+    size, items, width = w.number("terms of a chunk", blocks.CHUNK_TERMS), w.number("shares", count), e.extent(inner)
+    each, together = f"for j in range({width}):", _rows_together(e, stage, reducers)
+    start, at, shared, sums = w.name("s"), w.name("i"), {}, {}
+    w.put(f"{start} = item * {size}")
+    for i in reducers:
+        shared[i], sums[i] = e.share(("rows", i), count * 4 * actual(e.group.extents[inner])), w.name("a")
+        w.put(f"{sums[i]} = p_f4({shared[i]}, item * {width})")
+    with w.block(each):
+        for i in reducers:
+            w.put(f"{sums[i]}[j] = T_f4(-0.0)")
+    stop, whole = w.name("i"), w.name("i")
+    w.put(f"{stop} = min({start} + {size}, {e.extent(rows)})")
+    w.put(f"{whole} = {start} + ({stop} - {start}) // {together} * {together}")
+    for first, last, step in ((start, whole, together), (whole, stop, 1)):
+        with w.block(f"for {at} in range({first}, {last}, {step}):"):
+            nests = [Nest(e, stage, inner, {rows: f"({at} + {k})"}) for k in range(step)]
+            ready = [prepare(nest, stage.members) for nest in nests]
+            with w.block(each):
+                totals = {i: f"{sums[i]}[j]" for i in reducers}
+                for nest, prepared in zip(nests, ready, strict=True):
+                    define(nest, stage.members, prepared)
+                    for i in reducers:
+                        text, source = argument(nest, prepared, i, 0)
+                        total = w.name("v")
+                        w.put(f"{total} = {rounded('f4', _combined(e, i, totals[i], converted(source, text)))}")
+                        totals[i] = total
+                for i in reducers:
+                    w.put(f"{sums[i]}[j] = {totals[i]}")
+    w.put(f"if arrive({w.arrivals()}, {items}):")
+    w.depth += 1  # up to the end of the kernel
+    for i in reducers:
+        small, large, k, chunk = w.name("u"), w.name("u"), w.name("k"), w.name("x")
+        offsets = [e.reserve(("chunks", i, level), 4 * e.group.extents[inner]) for level in range(2)]
+        for name, offset in zip((small, large), offsets, strict=True):
+            w.put(f"{name} = p_f4(S + {offset}, 0)")
+        with w.block(each):
+            w.put(f"{small}[j] = T_f4(-0.0)")
+            w.put(f"{large}[j] = T_f4(-0.0)")
+        with w.block(f"for {k} in range({items}):"):
+            w.put(f"{chunk} = p_f4({shared[i]}, {k} * {width})")
+            with w.block(each):
+                w.put(f"{small}[j] = {small}[j] + {chunk}[j]")
+            with w.block(f"if ({k} + 1) % {size} == 0:"), w.block(each):
+                w.put(f"{large}[j] = {large}[j] + {small}[j]")
+                w.put(f"{small}[j] = T_f4(-0.0)")
+        with w.block(each):
+            w.put(f"{small}[j] = {large}[j] + {small}[j]")
+        _over(e, stage, i, [inner], Place("scratch", "f4", f"S + {offsets[0]}", {inner: 1}, f"total{i}"), "finish")
+
+
+def _rows_together(e: Emitter, stage: Stage, reducers: list[int]) -> int:
+    """How many rows one pass over the sums of columns takes."""
+    if e.live_out.intersection(stage.members).difference(reducers):
+        return 1
+    reads = {
+        operand.base
+        for i in stage.members
+        for k, operand in enumerate(e.group.members[i].operands)
+        if (i, k) not in e.group.producers and not operand.parameter
+    }
+    return max(1, min(ROWS // (max(len(reads), 1) * len(reducers)), BODY // len(stage.members)))
 
 
 class Chunks:

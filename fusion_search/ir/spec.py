@@ -13,6 +13,8 @@ from fusion_search.ir.graph import Node, Shape
 Kind = Literal["map", "reduce", "contract", "window", "layout", "gather", "scatter", "opaque"]
 FlopClass = Literal["none", "simple", "special", "contract"]
 Array = np.ndarray[Any, Any]
+#: An attribute that no model gives: the first operand is known to be at most 0 or NaN, so a body may leave out what guards against more.
+NEVER_POSITIVE = "never_positive"
 
 
 class Type(NamedTuple):
@@ -111,7 +113,8 @@ class OpSpec:
     evaluate : callable
         ``(arrays, attributes) -> array``: the reference, in NumPy.
     body : callable or None
-        ``(dtype code, argument texts, attributes) -> text``: the scalar expression, for maps.
+        ``(dtype code, argument texts, attributes) -> text``: the scalar expression, for maps. Among the attributes may be
+        `NEVER_POSITIVE`.
     combiner : str
         For reductions and windows: sum, max, min, prod.
     flop_class : str

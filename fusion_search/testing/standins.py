@@ -121,13 +121,19 @@ def _sigmoid(x: Any) -> Any:
     return special.expit(_F64(x)).astype(x.dtype)  # the float32 form loses subnormal results
 
 
+def _exp_neg(x: Any) -> Any:
+    if x > 0:
+        raise ValueError(f"the exponential of {x}, which the kernel takes to be at most 0")
+    return np.exp(x)
+
+
 def _maths() -> dict[str, Any]:
     one: dict[str, Any] = {name: getattr(np, name) for name in ("exp", "log", "tanh", "sin", "cos", "tan", "sinh", "cosh", "log1p")}
     one |= {f"a{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")}
     one |= {"sigmoid": _sigmoid, "erf": special.erf, "rint": np.rint, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
     one |= {"sqrt": np.sqrt, "fabs": np.abs}
     two: dict[str, Any] = {"pow": _pow, "mod": np.mod, "fmod": np.fmod, "copysign": np.copysign}
-    return {f"{name}{bits}": function for name, function in {**one, **two}.items() for bits in (32, 64)}
+    return {"exp32_neg": _exp_neg} | {f"{name}{bits}": function for name, function in {**one, **two}.items() for bits in (32, 64)}
 
 
 def _turn(dst: Pointer, src: Pointer, rows: int, columns: int, src_step: int, dst_step: int) -> None:

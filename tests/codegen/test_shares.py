@@ -8,8 +8,9 @@ import numba
 import numpy as np
 import pytest
 
-from fusion_search.codegen import blocks
+from fusion_search.codegen import blocks, shares
 from fusion_search.codegen.rt.kernel import STRIP, STRIPS
+from fusion_search.codegen.shares import FEWEST_CHUNKS
 from fusion_search.ir.builder import GraphBuilder
 from fusion_search.ir.evaluate import evaluate
 from fusion_search.ir.graph import Graph
@@ -35,6 +36,28 @@ def spread(shape: tuple[int, ...], dtype: Any) -> Graph:
     """The sum of squares around the mean."""
     b = GraphBuilder("spread")
     x = b.input("x", np.dtype(dtype), shape)
+    axes = tuple(range(len(shape)))
+    d = b.op("Sub", x, b.op("ReduceMean", x, axes=axes, keepdims=True))
+    b.output("y", b.op("ReduceSum", b.op("Mul", d, d), axes=axes))
+    return b.build()
+
+
+def columns(shape: tuple[int, int], op: str, dtype: Any, stored: bool = False) -> Graph:
+    """Two reductions of the columns of one matrix, with maps before and behind them."""
+    b = GraphBuilder("columns")
+    x, bias = b.input("x", np.dtype(dtype), shape), b.input("bias", np.dtype(dtype), shape[1:])
+    y = b.op("Relu", b.op("Sub", x, bias))
+    if stored:
+        b.output("y", y)
+    b.output("z", b.op("Neg", b.op(op, y, axes=(0,))))
+    b.output("w", b.op(op, b.op("Abs", y), axes=(0,)))
+    return b.build()
+
+
+def kept(shape: tuple[int, ...], dtype: Any) -> Graph:
+    """The same of a value that is computed once, and lies nowhere outside the kernel."""
+    b = GraphBuilder("kept")
+    x = b.op("Neg", b.input("x", np.dtype(dtype), shape))
     axes = tuple(range(len(shape)))
     d = b.op("Sub", x, b.op("ReduceMean", x, axes=axes, keepdims=True))
     b.output("y", b.op("ReduceSum", b.op("Mul", d, d), axes=axes))
@@ -128,3 +151,65 @@ def test_shares_in_any_order_touch_what_is_theirs(op: str, extent: int, monkeypa
     results = [interpreter.outputs(interpreter({"x": x}, seed)) for seed in range(3)]
     assert all(same_bits(result["z"], results[0]["z"]) for result in results)
     np.testing.assert_allclose(results[0]["z"], evaluate(graph, {"x": x})["z"], rtol=1e-5)
+
+
+@pytest.mark.usefixtures("eager_threads")
+def test_what_waits_for_a_reduction_is_not_left_in_the_scratch_of_many_threads() -> None:
+    shape = (3 * blocks.SHARE + 5,)
+    graph = kept(shape, F32)
+    feeds = {"x": np.random.default_rng(4).normal(3, 1, shape).astype(F32)}
+    results = [result for _ in range(5) for result in runs(graph, feeds)]
+    assert all(same_bits(result["y"], results[0]["y"]) for result in results)
+    np.testing.assert_allclose(results[0]["y"], np.var(feeds["x"].astype(F64)) * feeds["x"].size, rtol=1e-5)
+
+
+TALL = FEWEST_CHUNKS * blocks.CHUNK_TERMS
+
+
+@pytest.mark.usefixtures("eager_threads")
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("dtype", [F16, F32])
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean"])
+@pytest.mark.parametrize("shape", [(TALL + 77, 300), (TALL, 5), (TALL + 3, 1030)])
+def test_rows_in_shares_have_the_bits_of_columns_in_blocks(
+    shape: tuple[int, int], op: str, dtype: Any, stored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = columns(shape, op, dtype, stored)
+    rng = np.random.default_rng(5)
+    feeds = {"x": rng.normal(0, 1, shape).astype(dtype), "bias": rng.normal(0, 1, shape[1:]).astype(dtype)}
+    results = runs(graph, feeds)
+    assert max(items(BoundPlan(graph, together(graph)))) == -(-shape[0] // blocks.CHUNK_TERMS)
+    monkeypatch.setattr(shares, "FEWEST_CHUNKS", shape[0])
+    results += runs(graph, feeds)
+    for name in results[0]:
+        assert all(same_bits(result[name], results[0][name]) for result in results), name
+    wide = evaluate(columns(shape, op, F64), {name: array.astype(F64) for name, array in feeds.items()})
+    if dtype == F32:
+        np.testing.assert_allclose(results[0]["w"], wide["w"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("terms", "extent"), [(8, 32), (8, 71), (4, 70), (2, 13)])
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean"])
+def test_rows_in_shares_in_any_order_touch_what_is_theirs(op: str, terms: int, extent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "CHUNK_TERMS", terms)
+    graph = columns((extent, 9), op, F32, True)
+    rng = np.random.default_rng(6)
+    feeds = {"x": rng.normal(size=(extent, 9)).astype(F32), "bias": rng.normal(size=9).astype(F32)}
+    interpreter = Interpreter(graph, together(graph))
+    assert items(interpreter) == [-(-extent // terms)]
+    results = [interpreter.outputs(interpreter(feeds, seed)) for seed in range(3)]
+    monkeypatch.setattr(shares, "FEWEST_CHUNKS", extent)
+    blocked = Interpreter(graph, together(graph))
+    assert items(blocked) != items(interpreter)
+    results.append(blocked.outputs(blocked(feeds)))
+    assert all(same_bits(result[name], results[0][name]) for result in results for name in result)
+
+
+def test_rows_stay_uncut_where_what_follows_has_them_too() -> None:
+    b = GraphBuilder("centred")
+    x = b.input("x", np.dtype(F32), (TALL, 64))
+    b.output("y", b.op("Sub", x, b.op("ReduceMean", x, axes=(0,))))
+    graph = b.build()
+    (step,) = BoundPlan(graph, together(graph)).steps
+    assert isinstance(step, KernelStep)
+    assert not step.kernel.shared_bytes

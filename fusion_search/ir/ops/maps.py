@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from fusion_search.ir.spec import Array, Domain, FlopClass, OpSpec, Type, broadcast_access
+from fusion_search.ir.spec import NEVER_POSITIVE, Array, Domain, FlopClass, OpSpec, Type, broadcast_access
 
 Body = Callable[[str, Sequence[str], dict[str, Any]], str]
 BOOL = np.dtype(bool)
@@ -78,6 +78,12 @@ def call(name: str) -> Body:
 
 def _text(template: str) -> Body:
     return lambda dt, a, attrs: template.format(*a, T=f"T_{dt}")
+
+
+def _exp_body(dt: str, a: Sequence[str], attrs: dict[str, Any]) -> str:
+    if dt == "f8":
+        return f"exp64({a[0]})"
+    return f"exp32_neg({a[0]})" if attrs.get(NEVER_POSITIVE) else f"exp32({a[0]})"
 
 
 def unary(name: str, function: Callable[..., Array], body: Body, cls: FlopClass = "simple", *, exact: bool = True) -> OpSpec:
@@ -230,7 +236,7 @@ SPECS: tuple[OpSpec, ...] = (
     unary("Ceil", np.ceil, _text("np.ceil({0})")),
     unary("Round", np.rint, call("rint")),
     unary("Sign", np.sign, _sign_body),
-    unary("Exp", np.exp, call("exp"), "special", exact=False),
+    unary("Exp", np.exp, _exp_body, "special", exact=False),
     unary("Log", np.log, call("log"), "special", exact=False),
     unary("Tanh", np.tanh, call("tanh"), "special", exact=False),
     unary("Sigmoid", _sigmoid, call("sigmoid"), "special", exact=False),
