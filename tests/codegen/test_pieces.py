@@ -32,6 +32,12 @@ def chain(nodes: int, every: int = 4) -> Graph:
     return b.build()
 
 
+@pytest.fixture(autouse=True)
+def _cut_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut kernels that are short enough to compile quickly in a test."""
+    monkeypatch.setattr(pieces, "LONG_LINES", 300)
+
+
 def lengths(graph: Graph) -> list[int]:
     """Lines of each function of the kernel that computes the whole graph."""
     (step,) = make_steps(graph, [[node.name for node in graph.nodes]], 2)
