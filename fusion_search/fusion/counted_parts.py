@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fusion_search.fusion.starts import Node, Operand, Start
+from fusion_search.fusion.frames import Node, Operand, Start
 
 __all__ = ["Seen", "seen"]
 

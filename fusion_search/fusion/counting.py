@@ -18,9 +18,10 @@ import numpy as np
 from costmodels import Flops, GroupFeatures, RecomputedFlops, Reread
 from fusion_search.fusion.analysis import TEMPLATE_LIVE
 from fusion_search.fusion.counted_parts import seen
+from fusion_search.fusion.frames import Frame, Start
 from fusion_search.fusion.loops import MAX_CONTRACTIONS
 from fusion_search.fusion.program import Program
-from fusion_search.fusion.starts import Frame, Start, Starts
+from fusion_search.fusion.starts import Starts
 from fusion_search.fusion.tilings import Tilings, tilings_of
 
 __all__ = ["Counting", "Counts"]
