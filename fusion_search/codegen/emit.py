@@ -144,9 +144,7 @@ class Emitter:
         step = 1
         for atom in reversed(spanned):
             strides[atom] = step
-            length = self.tiles.get(atom, self.group.extents[atom])
-            # a step that is 1 because a block is short is a number like those of longer blocks
-            step *= Extent(2, 1) if atom in self.tiles and actual(length) == 1 else length
+            step *= self.tiles.get(atom, self.group.extents[atom])
         readers = [self.stage_of[r] for (r, _), producer in self.group.producers.items() if producer == i and r not in self.skip]
         at = self.reserve(("scratch", i), step * size, (self.stage_of[i], max(readers, default=self.stage_of[i])))
         return Place("scratch", code, f"S + {at}", strides, f"scratch{i}")

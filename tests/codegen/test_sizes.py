@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from fusion_search.codegen import pieces
 from fusion_search.fusion.space import MAX_NODES
 from fusion_search.ir.builder import GraphBuilder
 from fusion_search.ir.graph import Graph
@@ -66,8 +67,13 @@ def measures(graph: Graph) -> tuple[int, int, int, int]:
     return source.count("\n"), len(source), len(step.kernel.slots), deepest
 
 
+@pytest.mark.parametrize("long_lines", [0, 10**6])
 @pytest.mark.parametrize("make", [chain, siblings, doubled, reductions])
-def test_a_group_of_the_most_nodes_grows_no_faster_than_its_nodes(make: Callable[[int], Graph]) -> None:
+def test_a_group_of_the_most_nodes_grows_no_faster_than_its_nodes(
+    make: Callable[[int], Graph], long_lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one function and in pieces, each of which reads its numbers again."""
+    monkeypatch.setattr(pieces, "LONG_LINES", long_lines)
     found = {n: measures(make(n)) for n in (MAX_NODES // 4, MAX_NODES // 2, MAX_NODES)}
     assert len(make(MAX_NODES).nodes) == MAX_NODES
     small, middle, large = found.values()

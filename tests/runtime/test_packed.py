@@ -75,6 +75,7 @@ def test_a_batch_of_one_leaves_its_rows_to_be_shared() -> None:
     constants = {"w": random((48, 64), 1), "shape": np.array([0, 0, 4, 16])}
     proto = model(nodes, [info("x", ["batch", "rows", 48])], constants=constants)
     run = compiled(proto, {"batch": 1, "rows": 128})
+    first = run.compilations
     for batch, rows in ((1, 128), (1, 7), (2, 128), (8, 5), (3, 1)):
         x = random((batch, rows, 48), rows)
         want = (np.maximum(x, 0) @ constants["w"]).reshape(batch, rows, 4, 16).transpose(0, 2, 1, 3)
@@ -83,4 +84,4 @@ def test_a_batch_of_one_leaves_its_rows_to_be_shared() -> None:
         s for s in run.planned.steps if isinstance(s, KernelStep) and "gemm_packed" in {v.value[:11] for v in s.kernel.slots if v.value}
     )
     assert heavy.kernel.items >= 2
-    assert run.compilations <= len(run.planned.steps)
+    assert run.compilations == first
