@@ -17,14 +17,14 @@ _BLOCK = 1 << 14
 
 @cache
 def _streams() -> tuple[Callable[..., None], Callable[..., None]]:
-    @numba.njit("void(f4[:,::1],f4[:,::1])", parallel=True, error_model="numpy")  # type: ignore[untyped-decorator]
+    @numba.njit("void(f4[:,::1],f4[:,::1])", parallel=True, error_model="numpy")  # type: ignore[untyped-decorator]  # numba has none
     def copy(target: Array, source: Array) -> None:
         for k in numba.prange(target.shape[0]):
             t, s = target[k], source[k]
             for i in range(t.size):
                 t[i] = s[i]
 
-    @numba.njit("void(f4[:,::1],f4[:,::1],f4[:,::1],f4)", parallel=True, error_model="numpy")  # type: ignore[untyped-decorator]
+    @numba.njit("void(f4[:,::1],f4[:,::1],f4[:,::1],f4)", parallel=True, error_model="numpy")  # type: ignore[untyped-decorator]  # numba has none
     def triad(target: Array, a: Array, b: Array, factor: float) -> None:
         for k in numba.prange(target.shape[0]):
             t, x, y = target[k], a[k], b[k]

@@ -144,7 +144,9 @@ class Emitter:
         step = 1
         for atom in reversed(spanned):
             strides[atom] = step
-            step *= self.tiles.get(atom, self.group.extents[atom])
+            length = self.tiles.get(atom, self.group.extents[atom])
+            # of the same value, but marked as one that blocks decide: such a stride is no part of the text
+            step *= Extent(1, 1) if atom in self.tiles and not isinstance(length, Extent) and length == 1 else length
         readers = [self.stage_of[r] for (r, _), producer in self.group.producers.items() if producer == i and r not in self.skip]
         at = self.reserve(("scratch", i), step * size, (self.stage_of[i], max(readers, default=self.stage_of[i])))
         return Place("scratch", code, f"S + {at}", strides, f"scratch{i}")
@@ -224,8 +226,8 @@ class Emitter:
         return " + ".join(parts) or "0"
 
     def step(self, key: str, atom: int, stride: int) -> str:
-        """Name of a stride, or the text 1 or 0, which are part of a kernel's structure."""
-        return str(stride) if stride in (0, 1) else self.w.number(("stride", key, atom), stride)
+        """Name of a stride, or the text 1 or 0, which are part of a kernel's structure unless the run or its blocks decide them."""
+        return str(stride) if stride in (0, 1) and not isinstance(stride, Extent) else self.w.number(("stride", key, atom), stride)
 
     # ------------------------------------------------------------------ reads
 

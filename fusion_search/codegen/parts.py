@@ -199,7 +199,8 @@ def _literal(e: Emitter, code: str, value: object) -> str:
         number = float(value)  # type: ignore[arg-type]  # an attribute of any kind
         text = {"inf": "np.inf", "-inf": "-np.inf", "nan": "np.nan"}.get(repr(number), number.hex())
         return f"T_{COMPUTE[code]}({text})" if "np" in text else f"T_{COMPUTE[code]}({number!r})"
-    return f"T_{'u1' if code == 'b1' else code}({int(value)}){' != 0' if code == 'b1' else ''}"  # type: ignore[call-overload]
+    whole = int(value)  # type: ignore[call-overload]  # an attribute of any kind
+    return f"T_{'u1' if code == 'b1' else code}({whole}){' != 0' if code == 'b1' else ''}"
 
 
 def _part(e: Emitter, stage: Stage, i: int, k: int | None, ranges: dict[int, tuple[int, int]], fill: str) -> None:

@@ -230,7 +230,7 @@ def choose_chunk(kernel: Kernel, threads: int) -> int:
 
 def _function(node: Node) -> Callable[[Sequence[Any]], Sequence[Any]]:
     if node.op == "Opaque":
-        call = node.attr("call")
-        return call.function  # type: ignore[no-any-return]
+        function: Callable[[Sequence[Any]], Sequence[Any]] = node.attr("call").function
+        return function
     spec, attrs = OPS[node.op], dict(node.attrs)
     return lambda arrays: (np.asarray(spec.evaluate(arrays, attrs)),)

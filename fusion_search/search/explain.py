@@ -268,7 +268,7 @@ class _Flips:
             value = getattr(self.plan.profile, name)
 
             def fused(at: float, name: str = name) -> bool | None:
-                profile = replace(self.plan.profile, **{name: at})  # type: ignore[arg-type]
+                profile = replace(self.plan.profile, **{name: at})  # type: ignore[arg-type]  # the name is that of a number
                 return self._decision(base.repriced(profile, base.model))
 
             if not value:  # no overhead has no multiples

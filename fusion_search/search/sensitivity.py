@@ -239,7 +239,7 @@ def axis_of(space: GroupSpace, name: str, low: float | None = None, high: float 
 
 
 def _with(profile: Profile, name: str, value: float) -> Profile:
-    return replace(profile, **{name: value})  # type: ignore[arg-type]
+    return replace(profile, **{name: value})  # type: ignore[arg-type]  # the name is that of a number
 
 
 # ---------------------------------------------------------------------- the envelope

@@ -78,11 +78,7 @@ def test_blocks_of_products_share_rows_and_keep_packed_panels_whole() -> None:
             assert max(loads) <= -(-rows // threads) + blocks.KERNEL_ROWS
 
 
-#: A case whose blocks are one step long for many threads: a stride of scratch is 1 then, which is part of the text.
-ONE_STEP = pytest.mark.xfail(reason="blocks of one step have strides of 1, which are part of the text", strict=True)
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=ONE_STEP) if name == "pad_of_computed" else name for name in CASES])
+@pytest.mark.parametrize("name", CASES)
 def test_the_text_does_not_depend_on_the_number_of_threads(name: str) -> None:
     program = Program(built(name))
     analysis = analyse(program, (1 << len(program.members)) - 1, 64)

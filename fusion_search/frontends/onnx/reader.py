@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes without types
 from onnx import checker, defs, inliner
 
 from fusion_search.errors import ModelError, UnsupportedError

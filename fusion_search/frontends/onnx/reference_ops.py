@@ -77,7 +77,7 @@ class _Iterating(OpRun):
         """Run under the limits."""
         self._count = self._collected = 0
         with _limited():
-            return super().run(*args, **kwargs)  # type: ignore[no-untyped-call]
+            return super().run(*args, **kwargs)  # type: ignore[no-untyped-call]  # onnx has no types here
 
 
 class Loop(_Iterating, PackageLoop):
