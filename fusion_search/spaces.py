@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
 
 import costmodels
 from fusion_search.codegen.capability import can_emit, plainly_emitted
@@ -15,30 +16,54 @@ from fusion_search.ir.graph import Graph
 from fusion_search.search.plan import Plan
 from hardware_profiles import Profile
 
+#: Graphs whose spaces are kept, with their weights, and spaces that are kept of each.
+_GRAPHS, _SPACES = 2, 8
 
-class _Programs:
-    """Each graph's program, kept as long as the graph."""
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """A graph, its program, and its spaces by what they were asked for."""
+
+    graph: Graph
+    program: Program
+    spaces: dict[Hashable, GroupSpace] = field(default_factory=dict)
+
+
+class _Latest:
+    """What is known of the graphs that were asked about last."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Graph, Program]] = {}
+        self._known: list[_Known] = []
+        self._lock = Lock()
 
-    def of(self, graph: Graph) -> Program:
-        known = self._known.get(id(graph))
-        if known is None or known[0] is not graph:
-            if len(self._known) >= 4:
-                self._known.pop(next(iter(self._known)))
-            plain = Program(graph)
-            copied = copyable(plain)
-            known = self._known[id(graph)] = (graph, Program(graph, copied) if copied else plain)
-        return known[1]
+    def space(self, graph: Graph, profile: Profile, model: costmodels.CostModel) -> GroupSpace:
+        with self._lock:
+            spaces = self._of(graph).spaces
+            space = spaces.pop((profile, model), None)
+            if space is None:
+                while len(spaces) >= _SPACES:
+                    del spaces[next(iter(spaces))]
+                emitted = (can_emit, plainly_emitted) if profile.runs_here else (None, None)
+                space = GroupSpace(self._known[0].program, profile, model, *emitted)
+            spaces[profile, model] = space
+            return space
+
+    def _of(self, graph: Graph) -> _Known:
+        """Return what is known of a graph, which is the first from now on."""
+        found = next((known for known in self._known if known.graph is graph), None)
+        others = [known for known in self._known if known is not found]
+        self._known = others[: _GRAPHS - 1]  # what goes need not wait for what comes
+        self._known.insert(0, found or _Known(graph, _program(graph)))
+        return self._known[0]
 
 
-_programs = _Programs()
+def _program(graph: Graph) -> Program:
+    plain = Program(graph)
+    copied = copyable(plain)
+    return Program(graph, copied) if copied else plain
 
 
-@lru_cache(maxsize=8)
-def _space_on(program: Program, profile: Profile, model: costmodels.CostModel) -> GroupSpace:
-    return GroupSpace(program, profile, model, can_emit if profile.runs_here else None, plainly_emitted if profile.runs_here else None)
+_latest = _Latest()
 
 
 def space_like(plan: Plan) -> Callable[[Graph, Profile], GroupSpace]:
@@ -52,4 +77,4 @@ def space_of(graph: Graph, profile: Profile, cost_model: str, weights: Mapping[s
         model = costmodels.model(cost_model, weights)
     except costmodels.CostModelError as error:
         raise UsageError(error.what, where=error.where, hint=error.hint) from None
-    return _space_on(_programs.of(graph), profile, model)
+    return _latest.space(graph, profile, model)

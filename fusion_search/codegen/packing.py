@@ -14,6 +14,7 @@ from fusion_search.codegen.blocks import Product, contraction_loops
 from fusion_search.codegen.extents import Extent, actual
 from fusion_search.codegen.rt.ukernels import NV
 from fusion_search.fusion.program import Member, Program
+from fusion_search.ir.orders import row_major
 
 Array = np.ndarray[Any, Any]
 #: Loops as extents and strides in elements, outermost first.
@@ -48,7 +49,7 @@ class Packing:
         """Return the packed constant, aligned."""
         count, side, depth = (prod(n for n, _ in loops) for loops in (self.matrices, self.side, self.depth))
         loops = (*self.matrices, *self.depth, *self.side)
-        flat = np.ascontiguousarray(array).reshape(-1)[self.offset :]
+        flat = row_major(array).reshape(-1)[self.offset :]
         size = flat.itemsize
         view = np.lib.stride_tricks.as_strided(flat, [n for n, _ in loops], [s * size for _, s in loops], writeable=False)
         matrices = view.reshape(count, depth, side)

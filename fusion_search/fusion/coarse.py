@@ -126,8 +126,10 @@ class CoarseSpace:
             kin = near & self._kin_of(heads)
             candidates ^= near ^ kin
             near = kin
+        fine = self.expand(group) if near else 0
         for c in bits(near):
-            if self.crowded(group | 1 << c):
+            added = self.clusters[c]
+            if self.fine.crowded(fine | added, added if count > self.max_heavy else None):
                 candidates ^= 1 << c
         return candidates
 

@@ -85,10 +85,18 @@ class Families:
             self._kin[heads] = found
         return found
 
-    def strange(self, group: int, heads: int) -> int:
-        """Return the members of a group that are no part of a chain behind one of its contractions `heads`. Linear in members."""
+    def strange(self, group: int, heads: int, added: int | None = None) -> int:
+        """Return the members of a group that are no part of a chain behind one of its contractions `heads`.
+
+        Linear in members; in the neighbours of `added` where the group is known to have no such members without these.
+        """
         program, found = self._program, 0
-        for p in program.distinct(group):
+        asked = group if added is None else added
+        if added is not None:
+            for q in bits(added):
+                asked |= program.preds[q] | program.succs[q]
+            asked &= group
+        for p in program.distinct(asked):
             own = program.copies.get(p, 1 << p) & group
             before = after = 0
             for q in bits(own):

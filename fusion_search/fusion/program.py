@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -100,9 +101,10 @@ class Program:
         self.value_number: dict[str, int] = {}
         self.value_name: list[str] = []
         signatures: dict[Hashable, int] = {}
-        #: Facts about operands by signature, and counts of groups by line size, filled in where they are needed.
+        #: Facts about operands by signature, and counts of groups by line size, filled in where they are needed. Counts know
+        #: their program: who counts keeps them, so that a graph and its weights go with the last one who asks about it.
         self.matches: dict[int, tuple[Any, ...]] = {}
-        self.counting: dict[int, Any] = {}
+        self.counting: WeakValueDictionary[int, Any] = WeakValueDictionary()
         slots: dict[tuple[int, int], int] = {}  # (copied node's first position, reader) -> the reader's copy
         self.members = [self._member(graph.nodes[k], self._makers(k, p, first, slots), signatures) for p, k in enumerate(order)]
         n = len(self.members)

@@ -128,9 +128,8 @@ class GroupSpace:
 
     def __post_init__(self) -> None:
         program, line = self.program, self.profile.line_bytes
-        if line not in program.counting:
-            program.counting[line] = Counting(program, line)
-        self._counting = program.counting[line]
+        counting = program.counting.get(line)
+        self._counting = program.counting[line] = Counting(program, line) if counting is None else counting
         self.n = len(program.members)
         self.preds, self.succs = program.preds, program.succs
         self.heavy = self._mask({"contract", "window"})
@@ -236,12 +235,12 @@ class GroupSpace:
             self._hopeless[key] = refused_for_good(self.program, group, self.profile.fast_memory_bytes) if lasting is None else lasting
         return self._hopeless[key]
 
-    def crowded(self, group: int) -> bool:
-        """True when a group holds more contractions and windows than it may."""
+    def crowded(self, group: int, added: int | None = None) -> bool:
+        """True when a group holds more contractions and windows than it may; `added` when it holds too many already without these."""
         heads = group & self.heavy
         if heads.bit_count() <= self.max_heavy:
             return False
-        return self.max_heavy == 1 or not self.families.kin(heads) or bool(self.families.strange(group, heads))
+        return self.max_heavy == 1 or not self.families.kin(heads) or bool(self.families.strange(group, heads, added))
 
     def room(self, group: int, candidates: int) -> int:
         """Return those of some nodes with each of which a group that is not crowded would not be crowded either."""
@@ -257,7 +256,7 @@ class GroupSpace:
         else:
             near = candidates
         for v in bits(near):
-            if self.crowded(group | 1 << v):
+            if self.crowded(group | 1 << v, 1 << v if count > self.max_heavy else None):
                 candidates ^= 1 << v
         return candidates
 

@@ -14,6 +14,7 @@ from fusion_search.errors import ModelError
 from fusion_search.ir.graph import Attrs, Graph, Node, PassRecord, Shape, Source, Value
 from fusion_search.ir.opaque import RUNTIME, OpaqueCall
 from fusion_search.ir.ops import OPS
+from fusion_search.ir.orders import row_major, turned
 from fusion_search.ir.spec import Array, Type
 
 #: Results of operators on constants are kept up to this size, and beyond it when they are not larger than the operands.
@@ -108,8 +109,14 @@ class GraphBuilder:
         return name
 
     def constant(self, array: Any, name: str = "") -> str:
-        """Add a constant and return its name. The array is copied only when it is not in row-major order."""
-        array = _row_major(np.asarray(array))
+        """Add a constant and return its name.
+
+        The array is copied only when it is neither in row-major order nor a large matrix seen the other way round: most of these are
+        the weights of whole layers, which the model keeps as well.
+        """
+        array = np.asarray(array)
+        if not turned(array):
+            array = row_major(array)
         name = self.fresh(name or "const")
         self._define(Value(name, array.dtype, array.shape))
         self.constants[name] = array
@@ -209,20 +216,6 @@ class GraphBuilder:
         name = _unused(stem, self._node_counts, self._node_names)
         self._node_names.add(name)
         return name
-
-
-def _row_major(array: Array) -> Array:
-    """Return an array in row-major order; large transposed matrices are copied tile by tile, which is several times faster."""
-    if array.flags.c_contiguous:
-        return array
-    if array.ndim != 2 or not array.flags.f_contiguous or array.nbytes < 1 << 20:
-        return np.asarray(array, order="C")
-    copy = np.empty(array.shape, array.dtype)
-    rows, columns = array.shape
-    for i in range(0, rows, 1024):
-        for j in range(0, columns, 16):
-            copy[i : i + 1024, j : j + 16] = array[i : i + 1024, j : j + 16]
-    return copy
 
 
 def _unused(hint: str, counts: dict[str, int], *taken: Container[str]) -> str:

@@ -18,6 +18,7 @@ from fusion_search.codegen.writer import HEADER
 from fusion_search.errors import FeedError
 from fusion_search.ir.graph import Graph
 from fusion_search.ir.opaque import RUNTIME
+from fusion_search.ir.orders import row_major
 from fusion_search.runtime.aliases import Placement, place_parts
 from fusion_search.runtime.express import Express, outside
 from fusion_search.runtime.fitting import fitted
@@ -157,7 +158,7 @@ class BoundPlan:
     def _layout(self, addresses: dict[str, int]) -> Layout:
         """Lay out all argument tables in one array; a workspace fills in the addresses."""
         graph = self.graph
-        self.constants = {name: np.ascontiguousarray(graph.constants[name]) for name in self.memory.touched if name in graph.constants}
+        self.constants = {name: row_major(graph.constants[name]) for name in self.memory.touched if name in graph.constants}
         #: The results that a run makes room for, in the order in which the caller gets them.
         self._made = tuple(dict.fromkeys(base for value in graph.outputs if (base := graph.base(value.name)) in self.memory.results))
         self._moving = {name: k for k, name in enumerate([*(value.name for value in graph.inputs), *self._made], FIRST_PORT)}

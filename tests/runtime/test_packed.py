@@ -85,3 +85,21 @@ def test_a_batch_of_one_leaves_its_rows_to_be_shared() -> None:
     )
     assert heavy.kernel.items >= 2
     assert run.compilations == first
+
+
+def test_weights_that_lie_the_other_way_round() -> None:
+    """Packed, as an operand of maps, in another shape, and rounded: in whatever order the model keeps them."""
+    b = GraphBuilder("turned")
+    x, v, array = b.input("x", np.float32, (20, 600)), b.input("v", np.float32, (600, 500)), random((500, 600), 1)
+    weights = b.op("Transpose", b.constant(array), perm=(1, 0))
+    b.output("product", b.op("MatMul", x, weights))
+    b.output("sum", b.op("Add", v, weights))
+    b.output("flat", b.op("Mul", b.reshape(v, (300000,)), b.reshape(weights, (300000,))))
+    graph = b.build()
+    assert not graph.constants[weights].flags.c_contiguous
+    run = BoundPlan(graph, [[n.name] for n in graph.nodes])
+    feeds = {"x": random((20, 600), 2), "v": random((600, 500), 3)}
+    got = run(feeds)
+    np.testing.assert_allclose(got["product"], feeds["x"] @ array.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(got["sum"], feeds["v"] + array.T)
+    np.testing.assert_array_equal(got["flat"], (feeds["v"] * array.T).reshape(-1))
