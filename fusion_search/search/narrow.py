@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -158,9 +159,12 @@ def narrow_path(space: GroupSpace, sequence: Sequence[int], borders: Borders, de
         return None
     launch, each = linear
     values = borders.crossings()
-    # A value that leaves is written whatever the groups are; one from outside is alive from the start.
+    # Whatever the groups are, a value that leaves is written, and one from outside that one node needs is read once. Others from
+    # outside are alive from the start.
+    own = [value.made < 0 and len(value.reads) == 1 for value in values]
     always = sum(value.written for value in values if value.leaves)
-    readers = {u: [r for r, _ in value.reads] for u, value in enumerate(values) if value.reads}
+    always += sum(value.reads[0][1] for value, alone in zip(values, own, strict=True) if alone)
+    readers = {u: [r for r, _ in value.reads] for u, value in enumerate(values) if value.reads and not own[u]}
     uses: list[list[int]] = [[] for _ in sequence]
     for u in readers:
         if values[u].made >= 0:
@@ -186,12 +190,16 @@ def narrow_path(space: GroupSpace, sequence: Sequence[int], borders: Borders, de
     which = [-1] * (total + 1)
     least[0], which[0] = downs[0].reads, 0
     near: dict[int, list[int]] = {u: [0] for u in downs[0].alive}
+    oldest = 0
     for k, down in enumerate(downs[1:], 1):
         low = max(0, down.size - most)
         size = low + int(np.argmin(least[low : down.size]))
         best, origin = float(least[size]) + launch + down.writes, which[size]
         shared = set(down.alive)
-        for j in {j for u in down.alive for j in near.get(u, ()) if downs[j].size >= low}:
+        while downs[oldest].size < low:
+            oldest += 1
+        nearby = [near.get(u, []) for u in down.alive]
+        for j in {j for known in nearby for j in known[bisect_left(known, oldest) :]}:
             other = downs[j]
             if other.size >= down.size or not other.inside(down):
                 continue
