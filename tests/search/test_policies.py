@@ -15,6 +15,8 @@ from fusion_search.ir.builder import GraphBuilder
 from fusion_search.search.exact import exact
 from fusion_search.search.policies import POLICIES
 from fusion_search.search.policies.inductor import MAX_NODES
+from fusion_search.search.policies.rules import Board
+from fusion_search.search.policies.tvm import _Fuser
 from fusion_search.testing.graphs import random_graph
 from tests.fusion.programs import (
     F32,
@@ -247,3 +249,18 @@ def test_an_empty_graph_and_one_node() -> None:
 
     for policy in POLICIES:
         assert partition_by(policy, one) == ["Relu"]
+
+
+@pytest.mark.parametrize("ways", [3, 128, 129])
+def test_what_lies_before_a_post_dominator_is_walked_no_further_than_a_group_may_hold(ways: int) -> None:
+    b = GraphBuilder("ways")
+    x = b.op("Exp", b.input("x", F32, (64, 512)))
+    first, *more = [b.op("Neg", x) for _ in range(ways)]
+    for other in more:
+        first = b.op("Add", first, other)
+    b.output("y", first)
+    space = space_of(b.build())
+    exp = next(v for v, member in enumerate(space.program.members) if member.node.op == "Exp")
+    fuser = _Fuser(Board(space))
+    between = fuser._between(exp, fuser.parent[exp])
+    assert (between.bit_count() if between is not None else None) == (2 * ways - 2 if ways < 129 else None)

@@ -119,14 +119,16 @@ class _Fuser:
         else:
             return
         between = self._between(v, sink)
-        if all(inside(self._pattern(w)) for w in bits(between)) and end(self._pattern(sink)):
+        if between is not None and all(inside(self._pattern(w)) for w in bits(between)) and end(self._pattern(sink)):
             self._commit(v, sink, between)
 
-    def _between(self, v: int, sink: int) -> int:
-        """Nodes on the ways from a node to its post-dominator, ends excluded."""
+    def _between(self, v: int, sink: int) -> int | None:
+        """Nodes on the ways from a node to its post-dominator, ends excluded; None when they are more than a group may hold."""
         found, fresh = 0, self.space.succs[v] & ~(1 << sink)
         while fresh:
             found |= fresh
+            if found.bit_count() > MAX_NODES - 2:
+                return None
             further = 0
             for w in bits(fresh):
                 further |= self.space.succs[w]
