@@ -272,9 +272,10 @@ class ConstrainedSpace(GroupSpace):
             self.touched |= mask
 
     def _alone(self, nodes: int, constraint: Constraint) -> None:
+        copies = self.program.copies
         for p in bits(nodes):
-            self.within.append((constraint, 1 << p))
-        self.solo |= nodes
+            self.within.append((constraint, copies.get(p, 1 << p)))
+        self.solo |= nodes & ~self.copied  # copies of one node are alone together, too
         self.touched |= nodes
 
     def _contradictions(self) -> None:

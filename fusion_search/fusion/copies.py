@@ -7,7 +7,8 @@ exact about partitions holds for them.
 
 A node gets copies when
 
-* it is elementwise, a layout or a gather with one result, and has two to `MAX_USES` uses;
+* it is elementwise, a layout or a gather with one result, and has two to `MAX_USES` uses, or `MAX_HEAVY_USES` where a contraction or a
+  window reads it;
 * some plan can gain from it. Let an operand be computed by another node, for this one alone, and be at least as large as the result. Then
   whoever computes the operand might as well compute and store the result in its place, and nobody has to compute it again, unless
   the whole chain comes from less than the result, as what is expanded from a row does;
@@ -26,10 +27,11 @@ from math import prod
 
 from fusion_search.fusion.program import Operand, Program, bits
 
-__all__ = ["MAX_USES", "apart", "copyable", "place"]
+__all__ = ["MAX_HEAVY_USES", "MAX_USES", "apart", "copyable", "place"]
 
-#: Uses of a node that gets copies, at most: groups grow with the subsets of them.
-MAX_USES = 2
+#: Uses of a node that gets copies, at most: groups grow with the subsets of them, and more so behind contractions, whose groups take
+#: in what follows as well.
+MAX_USES, MAX_HEAVY_USES = 4, 2
 #: Graphs of more core nodes are planned without recomputation.
 MAX_PROGRAM = 4096
 
@@ -50,8 +52,10 @@ def copyable(program: Program) -> frozenset[str]:
         if member.spec.kind not in _POINTWISE or len(member.outputs) != 1:
             continue
         value = member.outputs[0]
-        count = sum(uses.get(r, 1) for r in bits(program.readers[value])) + (value in program.kept)
-        if 2 <= count <= MAX_USES and not _in_place_of_operand(program, p) and not _copies_must_agree(program, p):
+        readers = bits(program.readers[value])
+        count = sum(uses.get(r, 1) for r in readers) + (value in program.kept)
+        heavy = any(program.members[r].spec.kind in ("contract", "window") for r in readers)
+        if 2 <= count <= (MAX_HEAVY_USES if heavy else MAX_USES) and not _in_place_of_operand(program, p) and not _copies_must_agree(program, p):
             uses[p] = count
             found.append(member.node.name)
     return frozenset(found)

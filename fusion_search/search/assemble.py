@@ -11,7 +11,7 @@ from costmodels import CostModel
 from fusion_search.errors import PlanError
 from fusion_search.fusion.analysis import Analysis
 from fusion_search.fusion.constraints import ConstrainedSpace
-from fusion_search.fusion.copies import MAX_USES, place
+from fusion_search.fusion.copies import MAX_HEAVY_USES, MAX_USES, place
 from fusion_search.fusion.demands import as_record
 from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.reasons import Reason
@@ -55,7 +55,7 @@ def describe(space: GroupSpace) -> dict[str, Any]:
     described: dict[str, Any] = {
         "name": space.name,
         "kinds": ["vertical", "siblings of a shared live-in", "multi-output", "cross-block over a shared outer loop", "horizontal"],
-        "recomputation": f"of {len(set(space.program.copies.values()))} nodes, by each of up to {MAX_USES} uses",
+        "recomputation": f"of {len(set(space.program.copies.values()))} nodes, by each of up to {MAX_USES} uses, {MAX_HEAVY_USES} with contractions",
         "reductions_split_over_blocks": False,
         "aliases": f"{len(space.program.names(space.aliases))} concats that their producers can write" if space.aliasing else "off",
         "max_nodes": MAX_NODES,

@@ -7,6 +7,7 @@ import pytest
 import fusion_search as fs
 from fusion_search.errors import UsageError
 from fusion_search.ir.builder import GraphBuilder
+from fusion_search.spaces import space_of
 from fusion_search.testing.graphs import random_graph
 from tests.fusion.programs import F32, graph_of, weight
 from tests.profitability.programs import H100, made, rotary, stencil_sum
@@ -100,3 +101,18 @@ def test_limits_on_memory_leave_it_no_worse() -> None:
     need = sum(value.nbytes for value in graph.outputs)
     plan = not_worse(graph, H100, [fs.peak_bytes(2 * need)], 10.0)
     assert plan.cost_as >= free.cost_as
+
+
+@pytest.mark.parametrize("profile", ["nvidia-h100-sxm", "raspberry-pi-5"])
+def test_what_is_switched_off_does_not_make_computing_again_cheaper(profile: str) -> None:
+    """Copies of a node that fuses with nothing are still one kernel."""
+    machine, copied = fs.load_profile(profile), 0
+    for seed in range(40):
+        graph = random_graph(seed, size=6)
+        space = space_of(graph, machine, "weighted", None)
+        copied += bool(space.copied)
+        bare = fs.search(graph, machine, method="unfused")
+        assert fs.search(graph, machine, constraints=[fs.fusion_off(everything=True)]).cost_as == bare.cost_as, seed
+        for op in dict.fromkeys(node.op for node in graph.nodes):
+            assert fs.search(graph, machine, constraints=[fs.fusion_off(op=op)]).cost_as <= bare.cost_as, (seed, op)
+    assert copied > 5

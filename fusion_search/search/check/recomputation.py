@@ -8,7 +8,8 @@ import networkx as nx
 
 from .facts import Facts, Violation
 
-MOST = 2
+#: Times that a node is computed, at most; and one that a contraction or a window reads.
+MOST, MOST_HEAVY = 4, 2
 _POINTWISE = ("map", "layout", "gather")
 
 
@@ -17,10 +18,15 @@ def unfit_for_recomputation(facts: Facts, name: str, times: int) -> Iterator[Vio
     step = facts.steps[name]
     if step.spec.kind not in _POINTWISE or len(step.node.outputs) != 1:
         yield Violation("recomputation", name, f"is computed {times} times, and is no elementwise node, layout or gather")
-    elif times > MOST:
-        yield Violation("recomputation", name, f"is computed {times} times, at most {MOST} are allowed")
+    elif times > (most := _most(facts, step.node.outputs[0])):
+        yield Violation("recomputation", name, f"is computed {times} times, at most {most} are allowed")
     elif _statistic_meets_other_copy(facts, name):
         yield Violation("recomputation", name, f"is computed {times} times, but a reduction of one copy meets another copy")
+
+
+def _most(facts: Facts, value: str) -> int:
+    heavy = any(facts.steps[reader].spec.kind in ("contract", "window") for reader in facts.readers.get(value, ()))
+    return MOST_HEAVY if heavy else MOST
 
 
 def _statistic_meets_other_copy(facts: Facts, name: str) -> bool:
