@@ -9,7 +9,7 @@ from math import prod
 from fusion_search.codegen.access import GroupAccess, Linear, library_kernel
 from fusion_search.codegen.extents import Extent, actual
 from fusion_search.codegen.panels import KERNEL_ROWS, NOTHING, VECTOR, Again, panel_blocks
-from fusion_search.codegen.work import serial_ns
+from fusion_search.codegen.work import reading_ns, serial_ns
 from fusion_search.fusion.program import Member
 
 #: Elements that one work item of a flat group should have: enough to pay for finding it, few enough to stay in L1.
@@ -325,9 +325,10 @@ def _computed_again(group: GroupAccess, heavy: int, panels: Panels, shape: tuple
     rows, vectors = max(shape[0], 1), max(-(-shape[1] // VECTOR), 1)
     unit = serial_ns(group.members[heavy]) / (rows * vectors)  # of all products of that shape, as the members' work is
     row = vector = block = 0.0
-    for member, loops in zip(group.members, group.loops, strict=True):
+    for i, (member, loops) in enumerate(zip(group.members, group.loops, strict=True)):
         columns_missing, rows_missing = (bool(panel) and panel[0] not in loops.all for panel in panels)
-        work = serial_ns(member) / unit if unit else 0.0
+        inside = {k for (reader, k) in group.producers if reader == i}
+        work = (serial_ns(member) + reading_ns(member, inside)) / unit if unit else 0.0
         if columns_missing and rows_missing:
             block += work
         elif columns_missing:

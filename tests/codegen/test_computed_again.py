@@ -11,7 +11,7 @@ from fusion_search.ir.builder import GraphBuilder
 from fusion_search.ir.graph import Graph
 from fusion_search.runtime import program
 from fusion_search.runtime.program import BoundPlan
-from fusion_search.runtime.steps import KernelStep
+from fusion_search.runtime.steps import KernelStep, make_steps
 from fusion_search.testing.graphs import random_feeds
 from tests.codegen.agree import differences, space_of
 from tests.codegen.test_forms import softmax_of, weights, window
@@ -88,3 +88,27 @@ def test_blocks_and_threads_change_no_bit(front: str, side: str, monkeypatch: py
             assert got["y"].tobytes() == want["y"].tobytes(), (rows, columns, threads, blocks)
             cut += any(tile < extent for extent, tile in blocks if extent == columns)
     assert cut
+
+
+def tiles(graph: Graph, threads: int) -> dict[int, int]:
+    """Tile by extent of the loops of a graph's one kernel."""
+    (step,) = make_steps(graph, [[node.name for node in graph.nodes]], threads)
+    assert isinstance(step, KernelStep)
+    return {block.extent: block.tile for block in step.kernel.blocks}
+
+
+@pytest.mark.parametrize("batch", [2, 8, 11])
+def test_a_batch_reads_the_weights_behind_a_pool_once(batch: int) -> None:
+    """All rows are in one block, and threads share the columns, though the pool is computed for each of them."""
+    found = tiles(projection("pooled", "constant", batch, 300, 4096), 2)
+    assert found[batch] == batch
+    assert found[4096] <= 2048
+
+
+def test_what_is_read_again_counts_beside_what_is_computed_again() -> None:
+    """A sum of two images is little work, and twice the product's own traffic: the filters are whole as long as pixels suffice."""
+    b = GraphBuilder("residual")
+    x, y = (b.reshape(b.input(name, F32, (8, 64, 14, 14)), (8, 1, 64, 14, 14)) for name in "xy")
+    rules = {"strides": (1, 1), "dilations": (1, 1), "before": (0, 0), "after": (0, 0)}
+    b.output("z", b.op("Relu", b.op("Conv", b.op("Add", x, y), weights(b, 1, 384, 64, 1, 1), **rules)))
+    assert tiles(b.build(), 2)[384] == 384
