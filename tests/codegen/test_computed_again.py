@@ -13,6 +13,7 @@ from fusion_search.runtime import program
 from fusion_search.runtime.program import BoundPlan
 from fusion_search.runtime.steps import KernelStep, make_steps
 from fusion_search.testing.graphs import random_feeds
+from fusion_search.testing.interpreter import interpret
 from tests.codegen.agree import differences, space_of
 from tests.codegen.test_forms import softmax_of, weights, window
 
@@ -88,6 +89,16 @@ def test_blocks_and_threads_change_no_bit(front: str, side: str, monkeypatch: py
             assert got["y"].tobytes() == want["y"].tobytes(), (rows, columns, threads, blocks)
             cut += any(tile < extent for extent, tile in blocks if extent == columns)
     assert cut
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("front", FRONTS)
+def test_no_access_is_out_of_bounds(front: str, side: str) -> None:
+    for rows, columns in ((2, 129), (8, 300)):
+        graph = projection(front, side, rows, 3, columns)
+        feeds = random_feeds(graph, 3)
+        got = interpret(graph, [tuple(node.name for node in graph.nodes)], feeds)
+        assert differences(graph, feeds, got) == []
 
 
 def tiles(graph: Graph, threads: int) -> dict[int, int]:
