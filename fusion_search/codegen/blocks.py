@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from math import prod
 
 from fusion_search.codegen.access import GroupAccess, Linear, library_kernel
 from fusion_search.codegen.extents import Extent, actual
+from fusion_search.codegen.panels import KERNEL_ROWS, NOTHING, VECTOR, Again, panel_blocks
+from fusion_search.codegen.work import reading_ns, serial_ns
 from fusion_search.fusion.program import Member
 
 #: Elements that one work item of a flat group should have: enough to pay for finding it, few enough to stay in L1.
@@ -20,8 +21,8 @@ TURN, TURN_LONG = 64, 512
 PANEL_ROWS, PANEL_COLUMNS = 144, 64
 #: Columns of a block whose left side has to be laid out anew for each call, or whose right side is read but once.
 WIDE_COLUMNS = 256
-#: Rows of the product's micro-kernel: blocks of whole ones have no rest.
-KERNEL_ROWS = 6
+#: What it costs to lay out a row of the left side anew for one call, in vectors of the product's own work.
+LAYING_OUT = 1.5
 #: Elements of a sum that one item of a reduction to a single number takes: what the kernels sum in one go (STRIPS strips) anyway.
 SHARE = 1 << 16
 #: Terms that one accumulator of a float32 sum takes before it is added to a sum of chunks.
@@ -130,8 +131,10 @@ def _of_run(group: GroupAccess) -> GroupAccess:
 def _tiles(group: GroupAccess, live_out: set[int], given: Given) -> dict[int, int]:
     tiles = {a: max(tile, 1) for a, tile in _member_tiles(group, live_out, given).items()}  # an extent may be 0
     # A member that does not carry a loop is computed again for each of its blocks: best one block.
+    # The blocks of a product weigh that against what they gain.
     partial = [a for a in sorted(group.outer) if any(a not in loops.all for loops in group.loops)]
-    tiles |= {atom: max(group.extents[atom], 1) for atom in partial}
+    weighed = {a for panel in given.panels for a in panel}
+    tiles |= {atom: max(group.extents[atom], 1) for atom in partial if atom not in weighed}
     heavy = _heavy(group)
     balanced = heavy is not None and library_kernel(group.members[heavy]) in ("product", "tile")  # chosen for the threads already
     wanted = given.threads if balanced else BLOCKS_PER_THREAD * given.threads
@@ -180,15 +183,20 @@ def _panel(group: GroupAccess, heavy: int, side: tuple[int, ...], operand: int) 
 
 
 def _heavy(group: GroupAccess) -> int | None:
-    """The member that blocks are chosen for: the first contraction or window, or a convolution that is more work than a product before it.
+    """The member that blocks are chosen for: the first contraction or window, or one after it that is more work and wants other blocks.
 
-    A convolution wants several rows of pixels, a product no more than fill its panels.
+    A convolution wants several rows of pixels, a product no more than fill its panels. A pool wants whole planes, where items cut them.
     """
-    first = next((i for i, m in enumerate(group.members) if m.spec.kind in ("contract", "window")), None)
-    if first is None or library_kernel(group.members[first]) != "product":
+    kernels = [library_kernel(m) if m.spec.kind in ("contract", "window") else None for m in group.members]
+    first = next((i for i, kernel in enumerate(kernels) if kernel is not None), None)
+    if first is None or kernels[first] == "tile":
         return first
-    tiles = [i for i, m in enumerate(group.members) if library_kernel(m) == "tile"]
-    return max((first, *tiles), key=lambda i: (prod(group.members[i].domain.extents), -i))
+    others = [i for i, kernel in enumerate(kernels) if kernel == "tile"]
+    if kernels[first] != "product" and group.outer.isdisjoint(a for atoms in group.original[first][2:] for a in atoms):
+        others += [i for i, kernel in enumerate(kernels) if kernel == "product"][:1]
+    elif kernels[first] != "product":
+        return first
+    return max((first, *others), key=lambda i: (prod(group.members[i].domain.extents), -i))
 
 
 def _spread(group: GroupAccess, tiles: dict[int, int], atoms: list[int], wanted: int) -> None:
@@ -294,9 +302,11 @@ def _product_tiles(group: GroupAccess, heavy: int, given: Given) -> dict[int, in
     others = actual(prod(group.extents[a] for a in group.outer if a not in within[0] | within[1]))
     # few rows do not pay for a copy of the right side: it is read once, best in long pieces
     width = PANEL_COLUMNS if form or (plain and rows > 2 * KERNEL_ROWS) else WIDE_COLUMNS
-    # what no outer loop cuts is one piece, and so is what some member would compute again for each piece
-    cut = tuple(bool(panel) and all(panel[0] in loops.all for loops in group.loops) for panel in reversed(panels))
-    limits = panel_blocks(rows, columns, others, (PANEL_ROWS, width), (cut[0], cut[1]), given.threads, bool(form))
+    cut = bool(panels[1]), bool(panels[0])  # what no outer loop cuts is one piece
+    again = _computed_again(group, heavy, panels, (rows, columns))
+    if not plain and again != NOTHING:
+        again = replace(again, row=again.row + LAYING_OUT)
+    limits = panel_blocks(rows, columns, others, (PANEL_ROWS, width), cut, given.threads, bool(form), again)
     tiles: dict[int, int] = {}
     for atoms, (_, panel), limit in zip(within, sides, reversed(limits), strict=True):
         if panel:
@@ -310,55 +320,22 @@ def _product_tiles(group: GroupAccess, heavy: int, given: Given) -> dict[int, in
     return tiles
 
 
-@cache
-def panel_blocks(
-    rows: int, columns: int, others: int, most: tuple[int, int], cut: tuple[bool, bool], threads: int, packed: bool = False
-) -> tuple[int, int]:
-    """Choose the rows and columns of a product's blocks.
-
-    Parameters
-    ----------
-    rows, columns, others : int
-        Of the result; products of that shape.
-    most : tuple of int
-        Rows and columns of a block.
-    cut : tuple of bool
-        Whether rows and columns may be cut; what may not is whole in each block.
-    threads : int
-        How many share the blocks.
-    packed : bool
-        The right side is packed beforehand: nothing is copied, and its panels are not cut.
-    """
-    most_rows, most_columns = most
-    best = (float("inf"), KERNEL_ROWS, most_columns)
-    few = max(-(-rows // most_rows), 1)
-    copy = 0 if packed else 4
-    widths = (most_columns,) if packed or not cut[1] else (most_columns, most_columns * 3 // 4, most_columns // 2)
-    for width in widths:
-        # vectors of columns; with fewer of them at once the micro-kernel is slower
-        pieces = [-(-min(width, columns - start) // 16) * (0.9 + 0.1 * most_columns / width) for start in range(0, columns, width)]
-        pieces = pieces if cut[1] else [sum(pieces)]
-        counts = range(few, few + 2 * threads + 1) if cut[0] else (1,)
-        # blocks of whole micro-kernels, or all of one height
-        for tall in dict.fromkeys(-(-max(rows, 1) // (n * unit)) * unit for n in counts for unit in (KERNEL_ROWS, 1)):
-            # a vector costs its rows, what a micro-kernel of fewer rows is slower, and the copy of its right side
-            blocks = [min(tall, rows - start) for start in range(0, rows, tall)]
-            heights = [height + (0.5 if height % KERNEL_ROWS else 0.0) for height in blocks]
-            if len(pieces) * len(heights) * others <= 8 * threads:
-                ends = _ends([(height + copy) * piece + 4 for height in heights for piece in pieces] * others, threads)
-            else:
-                whole = (sum(heights) + copy * len(heights)) * sum(pieces) + 4 * len(heights) * len(pieces)
-                ends = whole * others / threads + (tall + copy) * 2
-            best = min(best, (ends, tall, width))
-    return best[1], best[2]
-
-
-def _ends(costs: list[float], threads: int) -> float:
-    """When the last thread is done, if each takes the largest block that is left."""
-    ends = [0.0] * threads
-    for cost in sorted(costs, reverse=True):
-        ends[ends.index(min(ends))] += cost
-    return max(ends)
+def _computed_again(group: GroupAccess, heavy: int, panels: Panels, shape: tuple[int, int]) -> Again:
+    """What the members that do not carry a product's columns or rows cost in each of its blocks."""
+    rows, vectors = max(shape[0], 1), max(-(-shape[1] // VECTOR), 1)
+    unit = serial_ns(group.members[heavy]) / (rows * vectors)  # of all products of that shape, as the members' work is
+    row = vector = block = 0.0
+    for i, (member, loops) in enumerate(zip(group.members, group.loops, strict=True)):
+        columns_missing, rows_missing = (bool(panel) and panel[0] not in loops.all for panel in panels)
+        inside = {k for (reader, k) in group.producers if reader == i}
+        work = (serial_ns(member) + reading_ns(member, inside)) / unit if unit else 0.0
+        if columns_missing and rows_missing:
+            block += work
+        elif columns_missing:
+            row += work / rows
+        elif rows_missing:
+            vector += work / vectors
+    return Again(row, vector, block)
 
 
 def _pool_tiles(group: GroupAccess, heavy: int) -> dict[int, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 
 from fusion_search.codegen.access import library_kernel
 from fusion_search.codegen.blocks import is_reduce
@@ -22,10 +21,10 @@ from fusion_search.codegen.reductions import emit_reductions
 from fusion_search.codegen.scan import emit_scan
 from fusion_search.codegen.scatter import emit_scatter
 from fusion_search.codegen.stages import Stage
+from fusion_search.codegen.work import serial_ns
 from fusion_search.codegen.writer import Slot
 from fusion_search.fusion.analysis import Analysis
-from fusion_search.fusion.program import Member, Program
-from fusion_search.ir.spec import OpSpec
+from fusion_search.fusion.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None 
     if long:
         e, items, marks = _written(Emitter(program, analysis, tiles, threads, direct, apart=True))
     source = source_in_pieces(e.w, "kernel", marks) if long else e.w.source("kernel")
-    work = sum(_points(m) * _nanoseconds(m.spec) for m in e.group.members)
+    work = sum(serial_ns(m) for m in e.group.members)
     reserved = tuple(e.reserved.values())
     made = Kernel(source, tuple(e.w.finished()), actual(items), 0, work, _blocks(e), reserved, e.shared_bytes)
     arena = plan_buffers([Lifetime(f"{part.slot:6}", part.nbytes, part.first, part.last) for part in reserved])
@@ -184,16 +183,3 @@ def _emit(e: Emitter, stage: Stage) -> None:
             emit_scan(e, stage, i)
         else:
             emit_generic(e, stage, i)
-
-
-def _points(member: Member) -> int:
-    """How often a member's body runs; a scatter copies, and writes each update once."""
-    if member.spec.kind == "scatter":
-        return actual(prod(member.shape)) + actual(prod(member.operands[2].shape))
-    return actual(prod(member.domain.extents))
-
-
-def _nanoseconds(spec: OpSpec) -> float:
-    if spec.kind == "map" and spec.flop_class == "simple":
-        return 0.025 * max(spec.flops, 1)  # whole vectors, from cache to cache
-    return {"none": 0.15, "simple": 0.15, "special": 0.6, "contract": 0.02}[spec.flop_class] * max(spec.flops, 1)

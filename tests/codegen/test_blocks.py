@@ -36,48 +36,6 @@ def test_both_threads_get_the_same_share_of_common_layers() -> None:
         assert -(-rows // row_block) * cuts % 2 == 0
 
 
-def test_blocks_of_products_cut_no_side_that_must_be_whole() -> None:
-    rng = np.random.default_rng(1)
-    for _ in range(300):
-        rows, columns, others = (int(rng.choice(v)) for v in ([0, 1, 5, 64, 300, 5000], [0, 1, 16, 63, 196, 768], [0, 1, 8]))
-        for threads in (1, 2, 3, 16):
-            for cut in ((True, True), (False, True), (True, False)):
-                tall, wide = blocks.panel_blocks(rows, columns, others, (blocks.PANEL_ROWS, blocks.PANEL_COLUMNS), cut, threads)
-                assert 0 < wide <= blocks.PANEL_COLUMNS
-                assert tall > 0
-                assert tall <= blocks.PANEL_ROWS if cut[0] else tall >= rows
-
-
-def test_threads_share_what_can_be_cut() -> None:
-    """Columns alone are cut: both threads get a like share of vectors, though rows could make up for it if they were cut."""
-    for columns in (196, 289, 784, 1225):
-        _, wide = blocks.panel_blocks(300, columns, 1, (blocks.PANEL_ROWS, blocks.PANEL_COLUMNS), (False, True), 2)
-        vectors = [-(-min(wide, columns - start) // 16) for start in range(0, columns, wide)]
-        ends = [0, 0]
-        for count in sorted(vectors, reverse=True):
-            ends[ends.index(min(ends))] += count
-        assert max(ends) <= 1.1 * sum(vectors) / 2 + 0.5, columns
-
-
-def test_blocks_of_products_share_rows_and_keep_packed_panels_whole() -> None:
-    rng = np.random.default_rng(1)
-    for _ in range(300):
-        rows, columns, others, threads = (
-            int(rng.choice(v)) for v in ([1, 5, 64, 128, 197, 1500], [1, 49, 384, 1152], [1, 6], [1, 2, 3, 16])
-        )
-        cut, packed = (bool(rng.integers(2)), bool(rng.integers(2))), bool(rng.integers(2))
-        tall, wide = blocks.panel_blocks(rows, columns, others, (144, 64), cut, threads, packed)
-        assert tall >= 1
-        assert wide % 64 == 0 or not packed or not cut[1]
-        assert cut[0] or tall >= rows
-        if cut == (True, False) and others == 1 and rows >= 12 * threads:
-            # nothing but rows to share: the thread with most has few more than its part
-            loads = [0] * threads
-            for start in range(0, rows, tall):
-                loads[loads.index(min(loads))] += min(tall, rows - start)
-            assert max(loads) <= -(-rows // threads) + blocks.KERNEL_ROWS
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_the_text_does_not_depend_on_the_number_of_threads(name: str) -> None:
     program = Program(built(name))
