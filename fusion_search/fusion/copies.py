@@ -55,7 +55,8 @@ def copyable(program: Program) -> frozenset[str]:
         readers = bits(program.readers[value])
         count = sum(uses.get(r, 1) for r in readers) + (value in program.kept)
         heavy = any(program.members[r].spec.kind in ("contract", "window") for r in readers)
-        if 2 <= count <= (MAX_HEAVY_USES if heavy else MAX_USES) and not _in_place_of_operand(program, p) and not _copies_must_agree(program, p):
+        few = 2 <= count <= (MAX_HEAVY_USES if heavy else MAX_USES)
+        if few and not _in_place_of_operand(program, p) and not _copies_must_agree(program, p):
             uses[p] = count
             found.append(member.node.name)
     return frozenset(found)

@@ -55,7 +55,8 @@ def describe(space: GroupSpace) -> dict[str, Any]:
     described: dict[str, Any] = {
         "name": space.name,
         "kinds": ["vertical", "siblings of a shared live-in", "multi-output", "cross-block over a shared outer loop", "horizontal"],
-        "recomputation": f"of {len(set(space.program.copies.values()))} nodes, by each of up to {MAX_USES} uses, {MAX_HEAVY_USES} with contractions",
+        "recomputation": f"of {len(set(space.program.copies.values()))} nodes, by each of up to {MAX_USES} uses, "
+        f"{MAX_HEAVY_USES} with contractions",
         "reductions_split_over_blocks": False,
         "aliases": f"{len(space.program.names(space.aliases))} concats that their producers can write" if space.aliasing else "off",
         "max_nodes": MAX_NODES,
