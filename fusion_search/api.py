@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 import hardware_profiles
+from fusion_search.distributing import distribute
 from fusion_search.errors import FusionSearchError, PlanError, ProfileError, UsageError
 from fusion_search.frontends.onnx import load_onnx
 from fusion_search.fusion.constraints import constrain
 from fusion_search.fusion.demands import Constraint, fusion_off, keep, min_gain_s, must_fuse, never_fuse, peak_bytes
 from fusion_search.fusion.reasons import Reason
 from fusion_search.ir.graph import Graph
-from fusion_search.passes import run_passes
+from fusion_search.passes import distributed_again, run_passes
 from fusion_search.questions import assert_fused, explain, margins, pareto, sensitivity
 from fusion_search.runtime.compiled import CompiledPlan
 from fusion_search.runtime.measure import Measurement, Verification
@@ -27,6 +28,7 @@ from fusion_search.runtime.measure import verify as _verify
 from fusion_search.search.assemble import assemble, ordered_or_reasons
 from fusion_search.search.check import Violation
 from fusion_search.search.check import check as _check
+from fusion_search.search.distribution import TriedSite
 from fusion_search.search.explain import Bounds
 from fusion_search.search.methods import METHODS, with_second_bound
 from fusion_search.search.plan import Plan, profile_of
@@ -193,6 +195,7 @@ def check(graph: Graph, plan: Plan) -> list[Violation]:
 def replay(plan: Plan | str | os.PathLike[str], graph: Graph, *, time_limit_s: float = 60.0) -> Replay:
     """Carry a plan over to a changed graph: keep every group that is still legal, and name every mismatch.
 
+    Maps that the plan's graph has distributed over concats (:func:`distribute`) are distributed here as well, where that can be done.
     Nodes are matched by name, then by structure. A group is kept when its nodes are there and legal together; without the nodes that
     are gone, or with new ones that stand between its own, where that is legal. Nodes that are new, or whose group is no longer legal,
     are planned among themselves by the exact search; no kept group takes them in. Profile, cost model, weights and constraints are the
@@ -222,6 +225,7 @@ def replay(plan: Plan | str | os.PathLike[str], graph: Graph, *, time_limit_s: f
     else:
         record = read_plan(plan)
         profile = profile_of(record, plan)
+    graph = distributed_again(graph, record.distributed)
     return replay_plan(
         record, profile, graph, lambda other, on: space_of(other, on, record.cost_model, record.weights), time_limit_s=time_limit_s
     )
@@ -382,7 +386,7 @@ def sweep(
 _compiled: WeakValueDictionary[int, CompiledPlan] = WeakValueDictionary()
 
 __all__ = [
-    "Bounds", "FusionSearchError", "Graph", "Mismatch", "Plan", "PlanError", "Profile", "Replay", "assert_fused", "check", "compile",
-    "explain", "fusion_off", "keep", "list_profiles", "load", "load_profile", "margins", "measure", "methods", "min_gain_s", "must_fuse",
-    "never_fuse", "pareto", "peak_bytes", "price", "replay", "search", "sensitivity", "sweep", "tune", "verify",
+    "Bounds", "FusionSearchError", "Graph", "Mismatch", "Plan", "PlanError", "Profile", "Replay", "TriedSite", "assert_fused", "check",
+    "compile", "distribute", "explain", "fusion_off", "keep", "list_profiles", "load", "load_profile", "margins", "measure", "methods",
+    "min_gain_s", "must_fuse", "never_fuse", "pareto", "peak_bytes", "price", "replay", "search", "sensitivity", "sweep", "tune", "verify",
 ]  # fmt: skip

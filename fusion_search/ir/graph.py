@@ -8,7 +8,7 @@ node computes it. A *node* applies one core operator of :mod:`fusion_search.ir.o
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -106,6 +106,26 @@ class PassRecord:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Distributed:
+    """One map that is applied to the parts of a concat instead of its result, as data that holds for all extents.
+
+    Attributes
+    ----------
+    node : str
+        The map.
+    axis : int
+        The dimension of its result along which the parts lie.
+    operands : tuple of (str, int)
+        For each operand what a part of the map reads of it, and along which dimension: ``"part"``, the part of the concat that computes
+        the operand; ``"cut"``, the stretch that belongs to the part; ``"whole"``, all of it (-1).
+    """
+
+    node: str
+    axis: int
+    operands: tuple[tuple[str, int], ...]
+
+
 class Source(Protocol):
     """Where a graph came from: what can bind other shapes and answer as the reference."""
 
@@ -128,6 +148,13 @@ class Source(Protocol):
     @property
     def asked(self) -> Collection[str]:
         """Further inputs without whose elements some node is carried whole."""
+
+    @property
+    def distributed(self) -> tuple[Distributed, ...]:
+        """Maps that the passes distribute over concats, in this order, in every binding."""
+
+    def distributing(self, more: Sequence[Distributed]) -> Source:
+        """Return the same source with further maps to distribute."""
 
     @property
     def generic(self) -> Graph | None:

@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from fusion_search.ir.graph import Graph
-from fusion_search.ir.verify import verify_graph
 from fusion_search.passes.base import Pass
 from fusion_search.passes.cleanup import Cleanup
 from fusion_search.passes.dead_code import DeadCode
+from fusion_search.passes.distribute import Distribute, rewritten
 from fusion_search.passes.fold_affine import FoldAffine
+from fusion_search.passes.pipeline import PIPELINE, run_passes
+from fusion_search.passes.sites import Site, distribute, distributed_again, sites
 
-__all__ = ["PIPELINE", "Cleanup", "DeadCode", "FoldAffine", "Pass", "run_passes"]
-
-#: Idle operators go first, so that they do not hide an affine chain; what nobody reads any more goes last.
-PIPELINE: tuple[Pass, ...] = (Cleanup(), FoldAffine(), DeadCode())
-
-
-def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> Graph:
-    """Run passes in order and verify the graph after each.
-
-    Parameters
-    ----------
-    graph : Graph
-    passes : sequence of Pass
-
-    Returns
-    -------
-    Graph
-        With one record in `log` for each pass.
-
-    Raises
-    ------
-    ModelError
-        When a pass leaves a graph that is not well formed, which is a defect of that pass.
-    """
-    for step in passes:
-        graph = step.run(graph)
-        verify_graph(graph)
-    return graph
+__all__ = [
+    "PIPELINE",
+    "Cleanup",
+    "DeadCode",
+    "Distribute",
+    "FoldAffine",
+    "Pass",
+    "Site",
+    "distribute",
+    "distributed_again",
+    "rewritten",
+    "run_passes",
+    "sites",
+]

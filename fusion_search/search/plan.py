@@ -15,6 +15,7 @@ import msgspec
 
 from fusion_search.errors import PlanError
 from fusion_search.ir.graph import Graph
+from fusion_search.passes import distributed_again
 from fusion_search.search.plan_file import (
     ATTOSECOND,
     FORMAT,
@@ -147,6 +148,7 @@ class Plan:
             {name: value for name, value in self.statistics.items() if name != "seconds"},
             self.groups,
             node_records(self.graph),
+            tuple(each.node for each in self.graph.source.distributed) if self.graph.source else (),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -163,6 +165,8 @@ class Plan:
     def load(cls, path: str | os.PathLike[str], graph: Graph) -> Plan:
         """Read a plan and bind it to the graph that it was made for.
 
+        A plan of a graph that `fusion_search.distribute` gave also binds to that graph as it was loaded: the same maps are distributed.
+
         Raises
         ------
         PlanError
@@ -170,6 +174,7 @@ class Plan:
             mismatch is named. `replay` takes such a graph.
         """
         record = read_plan(path)
+        graph = distributed_again(graph, record.distributed)
         problems = _dims(record, graph) + _names(record, graph)
         problems = problems or _types(record.nodes, node_records(graph))
         if problems:

@@ -168,7 +168,7 @@ class NodeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The plan on disk."""
+    """The plan on disk; `distributed` names the maps that the graph's passes distribute over concats, and is there if any are."""
 
     format: str
     model: str
@@ -184,6 +184,7 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     statistics: dict[str, Any]
     groups: tuple[PlanGroup, ...]
     nodes: tuple[NodeRecord, ...]
+    distributed: tuple[str, ...] = ()
 
 
 # ---------------------------------------------------------------------- the program by signature
@@ -252,6 +253,8 @@ def _text(record: PlanFile) -> str:
     lines = []
     for name in record.__struct_fields__:
         value = getattr(record, name)
+        if name == "distributed" and not value:
+            continue
         if name == "groups":
             lines.append(_listed(name, [_object(group, " ", ",\n   ") for group in value]))
         elif name == "nodes":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from fusion_search.frontends.onnx.opaque import REFUSALS
 from fusion_search.frontends.onnx.reader import OnnxModel, read_model
 from fusion_search.frontends.onnx.reference_ops import corrections
 from fusion_search.ir.binding import bind_asked, values_key
-from fusion_search.ir.graph import Graph
+from fusion_search.ir.graph import Distributed, Graph
 from fusion_search.ir.spec import Array
 
 _T = TypeVar("_T")
@@ -40,6 +40,8 @@ class OnnxSource:
         Inputs whose elements are bound, as extents are: axes, shapes, repeats and the like.
     asked : set of str
         Further inputs, all scalars and vectors, whose elements some node needs and does not have, so that it is carried whole.
+    distributed : tuple of Distributed
+        Maps that the passes distribute over concats, in every binding.
     family : dict
         What all bindings of the model have in common, found when it is first needed.
     """
@@ -49,6 +51,7 @@ class OnnxSource:
     overrides: dict[str, Array] = field(default_factory=dict, repr=False)
     values: dict[str, Array] = field(default_factory=dict, repr=False)
     asked: set[str] = field(default_factory=set, repr=False, compare=False)
+    distributed: tuple[Distributed, ...] = ()
     family: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -64,7 +67,7 @@ class OnnxSource:
     @property
     def generic(self) -> Graph | None:
         """The model bound to generic extents (see `binding.generic_dims`); None when nothing is symbolic or they do not work."""
-        key = f"generic {values_key(self.values)}"
+        key = f"generic {values_key(self.values)} {self.distributed}"
         if key not in self.family:
             extents = generic_dims(self.model)
             # what is bound by its elements has a length of its own
@@ -76,6 +79,10 @@ class OnnxSource:
                 self.family[key] = None
         found: Graph | None = self.family[key]
         return found
+
+    def distributing(self, more: Sequence[Distributed]) -> OnnxSource:
+        """Return the same source with further maps to distribute."""
+        return replace(self, distributed=(*self.distributed, *more))
 
     def bind(
         self, dims: Mapping[str, int], overrides: Mapping[str, Array] | None = None, values: Mapping[str, Array] | None = None
@@ -96,7 +103,9 @@ class OnnxSource:
         """
         bound = bind_dims(input_shapes(self.model), dims)
         checked = check_values(self.model, bound, self.values if values is None else values)
-        source = OnnxSource(self.model, bound, check_overrides(self.model, overrides), checked, family=self.family)
+        source = OnnxSource(
+            self.model, bound, check_overrides(self.model, overrides), checked, distributed=self.distributed, family=self.family
+        )
         interpreter = Interpreter(self.model, source.dims, source.overrides, source.values)
         graph = _guarded(lambda: interpreter.run(source))
         source.asked.update(interpreter.ctx.asked)
