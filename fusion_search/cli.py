@@ -14,7 +14,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -251,7 +251,7 @@ def check(model: str, plan_file: str, dims: dict[str, int], values: dict[str, li
     with step(f"read {model}"):
         graph = fs.load(model, dims=dims, values=values)
         found = fs.Plan.load(plan_file, graph)
-    violations = checked(graph, found)
+    violations = checked(found.graph, found)
     if as_json:
         print_json({"model": model, "plan": plan_file, "sound": not violations, "violations": violations})
     else:
@@ -277,7 +277,7 @@ def replay(model: str, plan_file: str, dims: dict[str, int], values: dict[str, l
 
     graph = fs.load(model, dims=dims, values=values)
     found = fs.replay(plan_file, graph)
-    violations = checked(graph, found.plan)
+    violations = checked(found.plan.graph, found.plan)
     if save:
         found.plan.save(save)
     if as_json:
@@ -362,6 +362,7 @@ def plan_for(
     save: str | None,
     values: Mapping[str, Any] | None = None,
     baselines: bool = True,
+    distribute: bool = False,
     **demands: Any,
 ) -> _Planned:
     import fusion_search as fs
@@ -376,6 +377,15 @@ def plan_for(
         graph = fs.load(model, dims=dims, values=values)
     for name in sorted(graph.source.asked) if graph.source is not None else ():
         say(f"input {name!r} decides shapes or places; what reads it is not planned unless --value {name}=... binds it")
+    tried: list[fs.TriedSite] = []
+    if distribute:
+        with step("distribute maps over concats") as tell:
+
+            def told(site: fs.TriedSite) -> None:
+                tried.append(site)
+                tell(str(site))
+
+            graph = fs.distribute(graph, target, time_limit_s=time_limit, constraints=demanded, progress=told)
     with step(f"search {method}"):
         found = fs.search(graph, target, method=method, time_limit_s=time_limit, constraints=demanded)
     others: dict[str, fs.Plan] = {}
@@ -393,6 +403,8 @@ def plan_for(
     costs = ("cost_s", "bytes_moved", "launches")
     facts["baselines"] = {name: {key: getattr(other, key) for key in costs} for name, other in others.items()}
     facts |= {"violations": violations, "groups": found.records()}
+    if distribute:
+        facts["distributed"] = [asdict(site) for site in tried]
     return _Planned(found, others, facts)
 
 
@@ -469,11 +481,13 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def _show_plan(planned: _Planned, top: int) -> None:
-    from fusion_search.report.text import console, show_plan, show_run
+    from fusion_search.report.text import console, show_distributed, show_plan, show_run
 
     facts = planned.facts
     bound = "".join(f", {name}={extent}" for name, extent in facts["dims"].items())
     title = f"{facts['model']}{bound} on {facts['profile']}, {facts['method']}"
+    if "distributed" in facts:
+        show_distributed(console(), facts["distributed"])
     show_plan(console(), planned.plan, title=title, baselines=planned.baselines, violations=facts["violations"], top=top)
     if "verify" in facts:
         show_run(console(), facts["verify"], facts["measure"])

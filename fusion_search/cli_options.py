@@ -99,6 +99,7 @@ def search_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--fusion-off", multiple=True, metavar="OP", help="An operator that fuses with no other."),
         click.option("--never-fuse", multiple=True, metavar="A,B", callback=names_of, help="Nodes of which no kernel computes two."),
         click.option("--must-fuse", multiple=True, metavar="A,B", callback=names_of, help="Nodes that one kernel computes."),
+        click.option("--distribute", is_flag=True, help="Apply maps to the parts of concats first, wherever J then falls."),
         click.option("--method", default="exact", show_default=True, help="How to search: exact, or a baseline."),
         click.option("--profile", default="local", show_default=True, help="A profile's name, or the path of its TOML file."),
     ):

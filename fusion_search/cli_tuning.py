@@ -56,7 +56,7 @@ def tune(
         with step(f"read {Path(model).name}"):
             graph = fs.load(model, dims=dims)
             found = fs.Plan.load(plan_file, graph)
-        violations = checked(graph, found)
+        violations = checked(found.graph, found)
     if violations:
         click.echo("\n".join(violations))
         return UNSOUND

@@ -59,11 +59,11 @@ def distribute(
 
     What is not: the choice is greedy, site by site, those that promise most first, until no site tried is adopted. Sites in parts of
     the graph that no group joins add up, so among those tried the choice is then the best; others may depend on each other. And
-    heuristics pass over sites without a search: those where no kernel would be spared if the maps cost their producers nothing, by the
-    prices of the best plan so far, and those that look like one that was not adopted. Of a chain of maps the first ones that
-    promise most are tried, as one. Sites that look alike are adopted together if J falls by the same for each.
+    heuristics pass over sites without a search: those from which the best plan so far gains nothing if its groups stay as they are and
+    the producers of the parts take the maps in, and those that look like one that was not adopted. Of a chain of maps the first ones
+    that spare most are tried, as one. Sites that look alike are adopted together if J falls by the same for each.
 
-    Two searches for each kind of site that is tried, at most.
+    One search, and two for each kind of site that is tried, where sites of a kind gain alike.
     """
     if not time_limit_s > 0:
         raise UsageError(f"time_limit_s: expected a number > 0, got {time_limit_s}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fusion_search.search.plan import Plan, PlanGroup
-from fusion_search.search.wording import names, seconds, size
+from fusion_search.search.wording import names, seconds, signed, size
 from hardware_profiles.errors import one_line
 
 _PIPE_WIDTH = 160
@@ -84,6 +85,33 @@ def _cells(group: PlanGroup, operator: Mapping[str, str], whole: int) -> list[Te
     ran = f"{names(operators)}, written by its producers" if group.alias else names(operators)
     words = [ran, names(group.origin), str(len(group.nodes)), seconds(group.cost_s), share]
     return [Text(word) for word in words]
+
+
+def show_distributed(out: Console, tried: Sequence[Mapping[str, Any]]) -> None:
+    """Print where maps could be applied to the parts of concats: what was searched for as a table, the rest counted by its reason.
+
+    Parameters
+    ----------
+    out : rich.console.Console
+    tried : sequence of mapping
+        Fields of `TriedSite`, site by site.
+    """
+    searched = [site for site in tried if site["before_s"] is not None]
+    if searched:
+        table = _table("concat", "parts", "maps", "J before", "J after", "change", "outcome", long=("concat", "maps"))
+        for site in searched:
+            after = "-" if site["after_s"] is None else seconds(site["after_s"])
+            change = "-" if site["after_s"] is None else signed(site["after_s"] - site["before_s"])
+            outcome = "adopted" if site["adopted"] else site["why"]
+            cells = (site["concat"], str(site["parts"]), names(site["maps"]), seconds(site["before_s"]), after, change, outcome)
+            table.add_row(*(Text(one_line(cell)) for cell in cells))
+        table.title, table.title_justify = Text("maps on the parts of concats"), "left"
+        out.print(table)
+    passed = Counter(site["why"].removeprefix("not tried: ") for site in tried if site["before_s"] is None)
+    adopted = sum(site["adopted"] for site in searched)
+    _line(out, "distributed", f"{adopted} of {len(tried)} concats with maps behind them; {len(searched)} tried")
+    for why, count in sorted(passed.items(), key=lambda pair: (-pair[1], pair[0])):
+        _line(out, "not tried", f"{count}: {why}")
 
 
 def show_run(out: Console, verified: Mapping[str, Any], measured: Mapping[str, Any]) -> None:

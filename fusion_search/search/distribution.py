@@ -4,8 +4,9 @@ Behind a concat that its producers write, a map that is a kernel of its own cost
 producers can apply it before they write. A map that the concat's reader takes in costs nothing as it is, and parts may cost more: they
 round up to cache lines one by one, are operands one by one, and no longer stand behind the concat for other fusions.
 
-Every adoption is decided by two searches, so the estimates that come first only spare searches: a site is not tried where it promises no
-gain, nor when one that looks like it was tried in vain. A site that they pass over wrongly is a gain missed, never a loss.
+Every adoption is decided by two searches; what comes before them only spares searches. A site is not tried where the best plan so far
+gains nothing from it with its groups as they are, nor when one that looks like it was tried in vain. Those are heuristics: another plan
+might have gained. A site that they pass over wrongly is a gain missed, never a loss.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from fusion_search.errors import UsageError
 from fusion_search.fusion.constraints import constrain
 from fusion_search.fusion.demands import Constraint
-from fusion_search.fusion.program import bits
+from fusion_search.fusion.program import Program, bits
 from fusion_search.fusion.space import GroupSpace
 from fusion_search.ir.graph import Distributed, Graph, Node
 from fusion_search.passes import Site, rewritten, sites
@@ -39,8 +40,8 @@ class TriedSite:
     maps : tuple of str
         The maps behind it, in their order: of those that could be distributed the first few that promise most.
     promised_s : float
-        What the kernels with these maps cost in the best plan, less what is left of them without: the gain, if the maps cost the
-        producers nothing. An estimate.
+        How much less the best plan so far costs if its groups stay and the producers of the parts take the maps in; where no kernel
+        with these maps costs more than what is left of it without, that difference. An estimate.
     before_s, after_s : float or None
         J of the best plans that were found without and with them; None where no search was made.
     adopted : bool
@@ -65,11 +66,12 @@ class TriedSite:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """The first maps of a site that promise most; `likeness` is equal where sites look alike."""
+    """Maps of a site that would spare most; why they are not worth a search, or what is equal where sites look alike."""
 
     site: Site
     chain: tuple[Distributed, ...]
     promised: int
+    why: str
     likeness: Hashable
 
     @property
@@ -142,11 +144,12 @@ class _Run:
         for first in candidates:
             if first.site.concat in done or first.key in self._tried:
                 continue
+            if first.why:
+                self._pass([first], first.why)
+                continue
             like = [each for each in candidates if each.likeness == first.likeness and each.key not in self._tried]
             done.update(each.site.concat for each in like)
-            if first.promised <= 0:
-                self._pass(like, "not tried: no kernel would be spared")
-            elif first.likeness in self._refused:
+            if first.likeness in self._refused:
                 self._pass(like, "not tried: one like it was not adopted")
             else:
                 self._class(like)
@@ -199,22 +202,60 @@ class _Run:
 
 
 def _candidate(space: GroupSpace, plan: Plan, site: Site) -> _Candidate:
-    """Return the first maps of a site that promise most, the fewest of those."""
-    promises = [_promised(space, plan, [site.concat, *(each.node for each in site.chain[:k])]) for k in range(1, len(site.chain) + 1)]
-    most = max(promises)
-    chain = site.chain[: promises.index(most) + 1]
-    return _Candidate(site, chain, most, _likeness(plan.graph, site, chain, most))
+    """Return the first maps of a site that spare most, the fewest of those, and what they promise."""
+    spared = [_spared(space, plan, [site.concat, *(each.node for each in site.chain[:k])]) for k in range(1, len(site.chain) + 1)]
+    most = max(spared)
+    chain = site.chain[: spared.index(most) + 1]
+    if most <= 0:
+        return _Candidate(site, chain, most, "not tried: no kernel would be spared", None)
+    moved = _moved(space, plan, site, chain)
+    why = "" if moved > 0 else "not tried: the producers would pay more than is spared"
+    return _Candidate(site, chain, moved, why, _likeness(plan.graph, site, chain, moved))
 
 
-def _promised(space: GroupSpace, plan: Plan, nodes: Sequence[str]) -> int:
+def _spared(space: GroupSpace, plan: Plan, nodes: Sequence[str]) -> int:
     """Return what a plan's groups with some nodes cost, less what the rest of them costs without."""
     gone = set(nodes)
-    promised = 0
+    spared = 0
     for group in plan.groups:
         if gone.intersection(group.nodes):
             rest = [name for name in group.nodes if name not in gone]
-            promised += group.cost_as - _alone(space, space.program.mask(rest))
-    return promised
+            spared += group.cost_as - _alone(space, space.program.mask(rest))
+    return spared
+
+
+def _moved(space: GroupSpace, plan: Plan, site: Site, chain: Sequence[Distributed]) -> int:
+    """Return how much less a plan costs when its groups stay, and the groups that compute the parts take the maps in, or do not."""
+    graph, trial = plan.graph, rewritten(plan.graph, chain)
+    space = GroupSpace(Program(trial), space.profile, space.model, space.can_emit, space.plainly_emitted, space.aliasing)
+    parts = [graph.producer.get(graph.base(name)) for name in graph.nodes[graph.index[site.concat]].inputs]
+    made = _maps_by_part(trial, trial.nodes[trial.index[site.concat]], graph)
+    gone = {site.concat, *(each.node for each in chain)}
+    gain = -_alone(space, space.program.mask([site.concat]))
+    for group in plan.groups:
+        mine = {graph.nodes[k].name for k in parts if k is not None}.intersection(group.nodes)
+        if not mine and not gone.intersection(group.nodes):
+            continue
+        rest = space.program.mask([name for name in group.nodes if name not in gone])
+        taken = [space.program.mask(maps) for k, maps in zip(parts, made, strict=True) if k is not None and graph.nodes[k].name in mine]
+        whole = rest | sum(taken)
+        apart = _alone(space, rest) + sum(_alone(space, maps) for maps in taken)
+        gain += group.cost_as - min(apart, apart if space.reasons(whole) else space.cost(whole) or 0)
+    return gain - sum(_alone(space, space.program.mask(maps)) for k, maps in zip(parts, made, strict=True) if k is None)
+
+
+def _maps_by_part(trial: Graph, concat: Node, graph: Graph) -> list[list[str]]:
+    """Return for each part of a concat the nodes before it that another form of the graph does not have."""
+    found = []
+    for name in concat.inputs:
+        todo, maps = [name], []
+        while todo:
+            k = trial.producer.get(todo.pop())
+            if k is not None and trial.nodes[k].name not in graph.index and trial.nodes[k].name not in maps:
+                maps.append(trial.nodes[k].name)
+                todo += trial.nodes[k].inputs
+        found.append(maps)
+    return found
 
 
 def _alone(space: GroupSpace, group: int) -> int:
