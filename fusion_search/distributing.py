@@ -35,7 +35,8 @@ def distribute(
     cost_model, weights, constraints
         As for :func:`fusion_search.search`.
     time_limit_s : float
-        Budget of each search.
+        Budget of the search without; each search with maps distributed gets an eighth of it, or eight times what that one took, if
+        that is more, and never more than all.
     progress : callable, optional
         Is told of each concat with such maps behind it, once: `.maps`, `.before_s`, `.after_s`, `.adopted`, `.why`. ``str()`` is a line
         for a person.
@@ -54,13 +55,14 @@ def distribute(
     Notes
     -----
     What is proved: maps are adopted only if the best plan found with them costs less than the *lower bound* of the search without
-    them. So every adoption lowers the least J, strictly, also where a search does not close in its time; where both close, nothing is
-    refused that would have lowered it.
+    them, and only if the search with them closes where that without did. So every adoption lowers the least J, strictly, and no proof
+    is lost; where both searches close, nothing is refused that would have lowered it.
 
     What is not: the choice is greedy, site by site, those that promise most first, until no site tried is adopted. Sites in parts of
     the graph that no group joins add up, so among those tried the choice is then the best; others may depend on each other. And
-    heuristics pass over sites without a search: those from which the best plan so far gains nothing if its groups stay as they are and
-    the producers of the parts take the maps in, and those that look like one that was not adopted. Of a chain of maps the first ones
+    heuristics pass over sites without a search: those from which the best plan so far gains nothing, or less than its own gap, if its
+    groups stay as they are and the producers of the parts take the maps in; those that look like one that was not adopted; and those
+    of more than half as many maps as a search did not close with. Of a chain of maps the first ones
     that spare most are tried, as one. Sites that look alike are adopted together if J falls by the same for each.
 
     One search, and two for each kind of site that is tried, where sites of a kind gain alike.

@@ -11,6 +11,8 @@ might have gained. A site that they pass over wrongly is a gain missed, never a 
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +28,9 @@ from fusion_search.search.plan import ATTOSECOND, Plan
 from fusion_search.search.wording import names, seconds
 
 __all__ = ["TriedSite", "decide"]
+
+#: Each search after the first gets one part in so many of the budget, or so many times what the first took, if that is more.
+SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,11 @@ class _Candidate:
     likeness: Hashable
 
     @property
+    def maps(self) -> int:
+        """How many maps there are instead."""
+        return len(self.chain) * self.site.parts
+
+    @property
     def key(self) -> tuple[str, ...]:
         return tuple(each.node for each in self.chain)
 
@@ -96,7 +106,7 @@ def decide(
         The space of groups of a graph.
     constraints : sequence of Constraint
     time_limit_s : float
-        Budget of each search.
+        Budget of the first search, see `SHARE`.
     progress : callable
         Told of each site once.
     """
@@ -122,16 +132,20 @@ class _Run:
         time_limit_s: float,
         progress: Callable[[TriedSite], None],
     ) -> None:
-        self.graph, self.space_for, self.constraints = graph, space_for, constraints
-        self.time_limit_s, self.progress = time_limit_s, progress
-        self.plan = self._plan(graph)
+        self.graph, self.space_for, self.constraints, self.progress = graph, space_for, constraints, progress
+        started = time.monotonic()
+        self.plan = self._plan(graph, time_limit_s)
+        #: Of each further search: some do not close where the first closed at once, and there may be many.
+        self.limit_s = min(time_limit_s, max(time_limit_s / SHARE, SHARE * (time.monotonic() - started)))
+        #: Maps that a site may add at most: half of what was too much for a search to close.
+        self.most_maps = sys.maxsize
         #: Sites without a search so far, by concat: they may be tried in a later round.
         self.passed: dict[str, TriedSite] = {}
         self._refused: set[Hashable] = set()
         self._tried: set[tuple[str, ...]] = set()
 
-    def _plan(self, graph: Graph) -> Plan:
-        return METHODS["exact"](constrain(self.space_for(graph), self.constraints), self.time_limit_s)
+    def _plan(self, graph: Graph, limit_s: float) -> Plan:
+        return METHODS["exact"](constrain(self.space_for(graph), self.constraints), limit_s)
 
     def round(self, found: Sequence[Site]) -> bool:
         """Try each site once; return whether one was adopted."""
@@ -149,7 +163,11 @@ class _Run:
                 continue
             like = [each for each in candidates if each.likeness == first.likeness and each.key not in self._tried]
             done.update(each.site.concat for each in like)
-            if first.likeness in self._refused:
+            if first.promised <= self.plan.cost_as - self.plan.lower_bound_as:
+                self._pass(like, "not tried: less is to be gained than the search without left open")
+            elif first.maps > self.most_maps:
+                self._pass(like, "not tried: a search with so many more maps did not close")
+            elif first.likeness in self._refused:
                 self._pass(like, "not tried: one like it was not adopted")
             else:
                 self._class(like)
@@ -169,25 +187,32 @@ class _Run:
         each_gains = start - self.plan.cost_as
         if len(like) > 2 and self._try(like[1:], each_gains * (len(like) - 1)):
             return
-        for one in like[1:]:
-            self._try([one])
+        for k, one in enumerate(like[1:], 2):
+            if not self._try([one]):
+                self._refused.add(one.likeness)
+                self._pass(like[k:], f"not tried: like {one.site.concat}, which was not adopted")
+                return
 
     def _try(self, together: Sequence[_Candidate], gains: int | None = None) -> bool:
         """Search with some sites distributed, and adopt them if J falls, by so much where that is given."""
         why, plan = "", None
         trial = rewritten(self.graph, [each for entry in together for each in entry.chain])
         try:
-            plan = self._plan(trial)
+            plan = self._plan(trial, self.limit_s)
         except UsageError as error:
             why = f"not adopted: {error}"
         before = self.plan
-        # A lower bound, not a cost: what is adopted is better also where a search did not close.
-        adopted = plan is not None and plan.cost_as < before.lower_bound_as
+        # A lower bound, not a cost: what is adopted is better also where no search closes. A proof that was there is not given up.
+        closes = plan is not None and (plan.status == "optimal" or before.status != "optimal")
+        adopted = plan is not None and closes and plan.cost_as < before.lower_bound_as
         if gains is not None and (plan is None or not adopted or before.cost_as - plan.cost_as != gains):
             return False
-        if not adopted and plan is not None:
-            open_yet = before.status != "optimal" and plan.cost_as < before.cost_as
-            why = "not adopted: lower, but not proved to be, since the search did not close" if open_yet else "not adopted"
+        if plan is not None and not closes:
+            why = "not adopted: the search did not close"
+            self.most_maps = min(self.most_maps, sum(entry.maps for entry in together) // 2)
+        elif plan is not None and not adopted:
+            open_yet = plan.cost_as < before.cost_as
+            why = "not adopted: not proved to be lower, since the search without did not close" if open_yet else "not adopted"
         for entry in together:
             self._tried.add(entry.key)
             self.passed.pop(entry.site.concat, None)
