@@ -15,13 +15,13 @@ from tests.frontends.modeling import info, model, node, random
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Two joined convolutions with a map behind them, which a pool reads, and joined maps whose sum takes a map in."""
-    nodes = [node("Conv", [f"x{k}", f"w{k}"], [f"p{k}"], name=f"conv{k}", pads=[1, 1, 1, 1]) for k in range(2)]
-    nodes += [node("Concat", ["p0", "p1"], ["c"], name="join", axis=1), node("Relu", ["c"], ["y"], name="relu")]
-    nodes += [node("Tanh", ["z"], ["t"], name="tanh"), node("Concat", ["t", "z"], ["d"], name="stack", axis=1)]
-    nodes += [node("Exp", ["d"], ["e"], name="exp"), node("ReduceSum", ["e"], ["s"], name="sum")]
-    shapes = [info(f"x{k}", ["batch", 8, 24, 24]) for k in range(2)] + [info("z", ["batch", 5])]
-    constants = {f"w{k}": random((8, 8, 3, 3), k) for k in range(2)}
+    """Three joined convolutions with a map behind them, and joined maps whose sum takes a map in."""
+    nodes = [node("Conv", [f"x{k}", f"w{k}"], [f"p{k}"], pads=[1, 1, 1, 1]) for k in range(3)]
+    nodes += [node("Concat", ["p0", "p1", "p2"], ["c"], axis=1), node("Relu", ["c"], ["y"])]
+    nodes += [node("Tanh", ["z"], ["t"]), node("Concat", ["t", "z"], ["d"], axis=1)]
+    nodes += [node("Exp", ["d"], ["e"]), node("ReduceSum", ["e"], ["s"])]
+    shapes = [info(f"x{k}", ["batch", 8, 256, 256]) for k in range(3)] + [info("z", ["batch", 5])]
+    constants = {f"w{k}": random((8, 8, 3, 3), k) for k in range(3)}
     where = tmp_path / "small.onnx"
     onnx.save(model(nodes, shapes, ["y", "s"], constants=constants), where)
     return str(where)
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> str:
 GOLDEN = """\
 maps on the parts of concats
 concat parts maps J before J after change outcome
-join 2 relu # # -# adopted
+n_c 3 n_y # # -# adopted
 distributed 1 of 2 concats with maps behind them; 1 tried
 not tried 1: no kernel would be spared
 small, batch=1 on local, exact
@@ -59,9 +59,9 @@ def test_json_and_the_plan_file(path: str, tmp_path: Path, capsys: pytest.Captur
     assert cli.main(["plan", path, "--dim", "batch=1", "--distribute", "--json", "--save", saved]) == 0
     facts = json.loads(capsys.readouterr().out)
     adopted, passed = sorted(facts["distributed"], key=lambda site: not site["adopted"])
-    assert (adopted["concat"], adopted["maps"], adopted["parts"], adopted["why"]) == ("join", ["relu"], 2, "")
+    assert (adopted["concat"], adopted["maps"], adopted["parts"], adopted["why"]) == ("n_c", ["n_y"], 3, "")
     assert adopted["after_s"] == facts["cost_s"] < adopted["before_s"]
-    assert (passed["maps"], passed["adopted"], passed["before_s"]) == (["exp"], False, None)
+    assert (passed["maps"], passed["adopted"], passed["before_s"]) == (["n_e"], False, None)
     for command in (["check", path, saved], ["replay", path, saved], ["run", path, "--distribute", "--pairs", "1"]):
         assert cli.main([*command, "--dim", "batch=1"]) == 0, command
         assert "mismatch" not in capsys.readouterr().out

@@ -254,9 +254,11 @@ def _moved(space: GroupSpace, plan: Plan, site: Site, chain: Sequence[Distribute
     graph, trial = plan.graph, rewritten(plan.graph, chain)
     space = GroupSpace(Program(trial), space.profile, space.model, space.can_emit, space.plainly_emitted, space.aliasing)
     parts = [graph.producer.get(graph.base(name)) for name in graph.nodes[graph.index[site.concat]].inputs]
-    made = _maps_by_part(trial, trial.nodes[trial.index[site.concat]], graph)
+    # where the last map had a second concat, either may give the new one its name
+    joined = trial.nodes[trial.producer[graph.nodes[graph.index[chain[-1].node]].output]]
+    made = _maps_by_part(trial, joined, graph)
     gone = {site.concat, *(each.node for each in chain)}
-    gain = -_alone(space, space.program.mask([site.concat]))
+    gain = -_alone(space, space.program.mask([joined.name]))
     for group in plan.groups:
         mine = {graph.nodes[k].name for k in parts if k is not None}.intersection(group.nodes)
         if not mine and not gone.intersection(group.nodes):
@@ -265,7 +267,7 @@ def _moved(space: GroupSpace, plan: Plan, site: Site, chain: Sequence[Distribute
         taken = [space.program.mask(maps) for k, maps in zip(parts, made, strict=True) if k is not None and graph.nodes[k].name in mine]
         whole = rest | sum(taken)
         apart = _alone(space, rest) + sum(_alone(space, maps) for maps in taken)
-        gain += group.cost_as - min(apart, apart if space.reasons(whole) else space.cost(whole) or 0)
+        gain += group.cost_as - min(apart, _alone(space, whole))
     return gain - sum(_alone(space, space.program.mask(maps)) for k, maps in zip(parts, made, strict=True) if k is None)
 
 
