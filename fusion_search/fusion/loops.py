@@ -409,7 +409,7 @@ class Unifier:
                 for first, member in zip(self.first, self.members, strict=True)
             ]
         )
-        self.known = known
+        self.known, self.order = known, order
         conflicts: set[int] = set()
         for member in loops:
             own = [atom for loop in member for atom in loop]
@@ -440,10 +440,17 @@ class Unifier:
         found = set()
         for base, owner in self.shared.items():
             operand = next(o for m in self.members for o in m.operands if o.base == base)
-            for d in range(len(operand.base_shape)):
-                if conflicts.intersection(self.known.get(self.sets.find(owner + d), ())):
-                    found.add(base)
+            if any(conflicts.intersection(self._atoms_of(owner + d)) for d in range(len(operand.base_shape))):
+                found.add(base)
         return found
+
+    def _atoms_of(self, element: int) -> Sequence[int]:
+        """The atoms of an element, as members' loops have them; a dimension that views split is no loop of any member."""
+        root = self.sets.find(element)
+        if root in self.known or self.atoms is None:
+            return self.known.get(root, ())
+        keys = [self.atoms.find(atom) for atom, _ in self.numbering.get(root, ())]
+        return [self.order[key] for key in keys if key in self.order]
 
     def tangled(self, edges: set[tuple[int, int]]) -> set[int]:
         """Members with a loop that some member would carry twice if these reads alone, as (reader, operand), unified."""

@@ -38,6 +38,16 @@ def reshaped_heads(b: GraphBuilder) -> None:
     b.output("z", b.op("Tanh", b.reshape(left, (16, 128))))
 
 
+def projected_heads(b: GraphBuilder) -> None:
+    """Batches and rows in one loop of what is projected, apart in heads: as queries and as keys its rows meet in one member."""
+    projected = b.reshape(b.input("x", F32, (8, 48)), (2, 4, 48))
+    thirds = [b.op("Slice", projected, starts=(0, 0, 16 * k), sizes=(2, 4, 16), steps=(1, 1, 1)) for k in range(3)]
+    query, key, value = (b.reshape(third, (2, 4, 2, 8)) for third in thirds)
+    scores = b.op("MatMul", b.op("Transpose", query, perm=(0, 2, 1, 3)), b.op("Transpose", key, perm=(0, 2, 3, 1)))
+    weights = b.op("Exp", b.op("Sub", scores, b.op("ReduceMax", scores, axes=(3,))))
+    b.output("y", b.op("MatMul", weights, b.op("Transpose", value, perm=(0, 2, 1, 3))))
+
+
 def joined_parts(b: GraphBuilder) -> None:
     """A concat of values that views cut elsewhere, and a window over it."""
     x = b.input("x", F32, (1, 8, 6, 6))
@@ -57,7 +67,7 @@ def evaluated_parts(b: GraphBuilder) -> None:
     b.output("z", b.op("Pad", b.op("Add", b.op("Sqrt", shared), row), before=(1, 0), after=(0, 2), value=0.0))
 
 
-NAMED = [evaluated_parts, softmax, layer_norm, matmul_bias_gelu, two_blocks, reshaped_heads, joined_parts]
+NAMED = [projected_heads, evaluated_parts, softmax, layer_norm, matmul_bias_gelu, two_blocks, reshaped_heads, joined_parts]
 
 
 def programs() -> Iterator[Program]:
