@@ -14,7 +14,7 @@ from fusion_search.codegen.blocks import Product, contraction_loops
 from fusion_search.codegen.extents import Extent, actual
 from fusion_search.codegen.rt.ukernels import NV
 from fusion_search.fusion.program import Member, Program
-from fusion_search.ir.orders import row_major
+from fusion_search.ir.orders import row_major, turned
 
 Array = np.ndarray[Any, Any]
 #: Loops as extents and strides in elements, outermost first.
@@ -49,9 +49,14 @@ class Packing:
         """Return the packed constant, aligned."""
         count, side, depth = (prod(n for n, _ in loops) for loops in (self.matrices, self.side, self.depth))
         loops = (*self.matrices, *self.depth, *self.side)
-        flat = row_major(array).reshape(-1)[self.offset :]
+        steps, offset = [step for _, step in loops], self.offset
+        if turned(array) and self._within_columns(loops, array.shape[1]):  # read where it lies, with no copy in row-major order
+            (rows, columns), flat = array.shape, array.T.reshape(-1)
+            *steps, offset = (at // columns + at % columns * rows for at in (*steps, offset))
+        else:
+            flat = row_major(array).reshape(-1)
         size = flat.itemsize
-        view = np.lib.stride_tricks.as_strided(flat, [n for n, _ in loops], [s * size for _, s in loops], writeable=False)
+        view = np.lib.stride_tricks.as_strided(flat[offset:], [n for n, _ in loops], [step * size for step in steps], writeable=False)
         matrices = view.reshape(count, depth, side)
         whole, rest = divmod(side, self.width)
         packed = _aligned((count, whole + (rest > 0), depth, self.width), flat.dtype)
@@ -59,6 +64,10 @@ class Packing:
         if rest:
             packed[:, whole, :, :rest] = matrices[:, :, whole * self.width :]
         return packed.reshape(-1)
+
+    def _within_columns(self, loops: Loops, columns: int) -> bool:
+        """Whether no step along a loop runs from one row of a matrix into the next."""
+        return self.offset % columns + sum((n - 1) * (step % columns) for n, step in loops) < columns
 
 
 def panel_columns(itemsize: int) -> int:

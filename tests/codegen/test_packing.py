@@ -15,6 +15,7 @@ from fusion_search.fusion.analysis import Analysis, analyse
 from fusion_search.fusion.program import Program
 from fusion_search.ir.builder import GraphBuilder
 from fusion_search.ir.graph import Graph
+from fusion_search.ir.orders import turned
 from fusion_search.runtime.program import BoundPlan
 from fusion_search.testing.interpreter import interpret
 from tests.frontends.modeling import random
@@ -116,6 +117,25 @@ def test_a_constant_operand_gives_the_bits_of_a_fed_one(name: str) -> None:
     assert got.tobytes() == want.tobytes()
     # the text, access by access; it adds up without fused multiply-adds
     np.testing.assert_allclose(interpret(held, groups, feeds)["y"], want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "packing",
+    [
+        Packing(32, (), ((500, 1),), ((600, 500),)),
+        Packing(16, (), ((600, 500),), ((500, 1),)),  # rows are what is blocked
+        Packing(64, (), ((70, 1),), ((600, 500),), 430),  # the last columns
+        Packing(32, ((5, 100),), ((100, 1),), ((600, 500),)),  # heads side by side
+        Packing(32, ((6, 50000),), ((500, 1),), ((100, 500),)),
+        Packing(6, (), ((60, 5000),), ((10, 500), (500, 1))),  # two loops in one
+        Packing(32, (), ((500, 2),), ((300, 1000),)),  # from one row into the next
+    ],
+    ids=str,
+)
+def test_a_matrix_that_lies_turned_is_packed_alike(packing: Packing) -> None:
+    array = random((500, 600), 3)
+    assert turned(array.T)
+    np.testing.assert_array_equal(packing.pack(array.T), packing.pack(np.ascontiguousarray(array.T)))
 
 
 def test_what_is_packed() -> None:
