@@ -111,8 +111,7 @@ class GraphBuilder:
     def constant(self, array: Any, name: str = "") -> str:
         """Add a constant and return its name.
 
-        The array is copied only when it is neither in row-major order nor a large matrix seen the other way round: most of these are
-        the weights of whole layers, which the model keeps as well.
+        The array is copied only when it is neither in row-major order nor a large matrix that lies the other way round.
         """
         array = np.asarray(array)
         if not turned(array):
@@ -170,11 +169,25 @@ class GraphBuilder:
         small = nbytes <= max(_FOLDED_BYTES, *(self.values[i].nbytes for i in inputs), 0)
         if small and all(i in self.constants for i in inputs):
             folded = np.asarray(spec.evaluate([self.constants[i] for i in inputs], attrs)).astype(out.dtype, copy=False)
-            return self.constant(folded.reshape(out.shape), result or op.lower())
+            return self.constant(self._kept_once(folded.reshape(out.shape), inputs), result or op.lower())
         hint = result or (self._origin[0] or op).replace("/", ".") + "." + (part or op.lower())
         name = self._define(Value(self.fresh(hint), out.dtype, out.shape))
         self.nodes.append(Node(self._node_name(part, op), op, inputs, (name,), frozen, *self._origin))
         return name
+
+    def _kept_once(self, array: Array, operands: Sequence[str]) -> Array:
+        """Return an array in row-major order; the large matrix that it shows turned is from now on kept as a view of it.
+
+        Most of these are the weights of whole layers, of which there is room for one copy.
+        """
+        if not turned(array):
+            return array
+        own = row_major(array)
+        for name in operands:
+            known = self.constants[name]
+            if known.ctypes.data == array.ctypes.data and known.shape == own.T.shape:
+                self.constants[name] = own.T
+        return own
 
     def opaque(self, call: OpaqueCall, inputs: Sequence[str], outputs: Sequence[Value]) -> None:
         """Add a node that is run as a whole by `call`; an empty input name is a left-out operand."""

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from fusion_search.errors import FeedError, UsageError
 from fusion_search.frontends.onnx import load_onnx
 from fusion_search.frontends.onnx.opaque import ReferenceCall
+from fusion_search.frontends.onnx.source import OnnxSource
 from fusion_search.ir.evaluate import evaluate
 from fusion_search.ir.opaque import RUNTIME
 from fusion_search.ir.verify import verify_graph
@@ -95,6 +96,22 @@ def test_what_overridable_values_fold_into_is_overridable() -> None:
     used = {name for n in graph.nodes for name in n.inputs} & set(graph.constants)
     assert used
     assert used <= graph.overridable
+
+
+def test_large_weights_that_are_turned_are_kept_once() -> None:
+    """By the graph and by the model behind it, whatever is bound next and whoever else reads them."""
+    square = random((600, 600))  # a row of it is as long as a row of the product
+    nodes = [node("Gemm", ["x", "w"], ["m"], transB=1), node("Gather", ["w", "i"], ["g"]), node("Add", ["m", "g"], ["y"])]
+    inputs = [info("x", ["batch", 600]), info("i", ["batch"], TensorProto.INT64)]
+    graph = load_onnx(model(nodes, inputs, constants={"w": square}), {"batch": 2})
+    feeds = {"x": random((3, 600), 1), "i": np.array([4, 0, 499])}
+    for bound in (graph, graph.source.bind({"batch": 3}) if graph.source else graph):
+        assert isinstance(bound.source, OnnxSource)
+        kept, used = bound.source.model.constants["w"], [array for array in bound.constants.values() if array.shape == (600, 600)]
+        np.testing.assert_array_equal(kept, square)
+        assert len(used) == 2
+        assert all(np.shares_memory(array, kept) for array in used)
+    np.testing.assert_allclose(evaluate(bound, feeds)["y"], feeds["x"] @ square.T + square[feeds["i"]], rtol=1e-4, atol=1e-4)
 
 
 def test_readers_of_values_known_at_run_time_are_opaque() -> None:

@@ -69,10 +69,14 @@ def test_operators_on_constants_are_evaluated() -> None:
 def test_large_transposed_constants_are_kept_once(rows: int) -> None:
     b = GraphBuilder("g")
     array = np.arange(rows * 900, dtype=np.float32).reshape(rows, 900)
-    turned = b.constants[b.op("Transpose", b.constant(array), perm=(1, 0))]
+    name = b.constant(array)
+    turned = b.constants[b.op("Transpose", name, perm=(1, 0))]
     np.testing.assert_array_equal(turned, array.T)
-    assert np.shares_memory(turned, array) == (rows == 1500)
-    assert turned.flags.c_contiguous == (rows != 1500)
+    np.testing.assert_array_equal(b.constants[name], array)
+    assert turned.flags.c_contiguous
+    assert np.shares_memory(turned, b.constants[name]) == (rows == 1500)
+    again = b.op("Transpose", name, perm=(1, 0))
+    assert np.shares_memory(turned, b.constants[again]) == (rows == 1500)
 
 
 def test_names_stay_unique() -> None:

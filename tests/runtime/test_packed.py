@@ -91,7 +91,7 @@ def test_weights_that_lie_the_other_way_round() -> None:
     """Packed, as an operand of maps, in another shape, and rounded: in whatever order the model keeps them."""
     b = GraphBuilder("turned")
     x, v, array = b.input("x", np.float32, (20, 600)), b.input("v", np.float32, (600, 500)), random((500, 600), 1)
-    weights = b.op("Transpose", b.constant(array), perm=(1, 0))
+    weights = b.constant(array.T)
     b.output("product", b.op("MatMul", x, weights))
     b.output("sum", b.op("Add", v, weights))
     b.output("flat", b.op("Mul", b.reshape(v, (300000,)), b.reshape(weights, (300000,))))

@@ -23,6 +23,7 @@ from fusion_search.frontends.onnx.tensors import CORE_DTYPES, dtype_of, tensor_a
 from fusion_search.ir.builder import GraphBuilder
 from fusion_search.ir.graph import Graph, Source, Value
 from fusion_search.ir.opaque import RUNTIME, OpaqueCall
+from fusion_search.ir.orders import turned
 from fusion_search.ir.spec import Array, Type
 
 Env = MutableMapping[str, Item]
@@ -74,6 +75,7 @@ class Interpreter:
         self.ctx.symbolic = bool(dims)
         self.overridable: set[str] = set()
         self.declared = {value.name: value for value in (*model.proto.graph.value_info, *model.proto.graph.output)}
+        self._made: dict[str, str] = {}  # initialisers that were read, and the constants that they became
         self._labels: set[str] = set()
         self._depth = 0
 
@@ -104,6 +106,10 @@ class Interpreter:
             with builder.origin("", "SequenceConstruct"):  # what a known sequence takes to be returned
                 item = self._tensor(self._resolve(value.name, env))
             builder.output(value.name, item)
+        for name, made in self._made.items():  # the model keeps no second copy of weights that the graph has turned
+            kept = builder.constants.get(made)
+            if kept is not None and turned(kept) and self.constants[name] is self.model.constants.get(name):
+                self.model.constants[name] = kept
         return builder.build(source=source, overridable=frozenset(self.overridable))
 
     # ------------------------------------------------------------------ values
@@ -120,7 +126,7 @@ class Interpreter:
             made = name
         if name in self.model.overridable:
             self.overridable.add(made)
-        env[name] = made
+        env[name] = self._made[name] = made
         return made
 
     def _tensor(self, item: Item) -> str:
