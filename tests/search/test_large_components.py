@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import fusion_search as fs
 from fusion_search.fusion.coarse import CoarseSpace
 from fusion_search.fusion.program import Program
 from fusion_search.fusion.space import GroupSpace
+from fusion_search.search import narrow
 from fusion_search.search.borders import border_plan
 from fusion_search.search.exact import exact
 from fusion_search.search.improve import plan_cost
@@ -24,6 +26,16 @@ from fusion_search.testing.graphs import random_graph
 from tests.cases.harness import load, model, node, value
 
 NEVER = float("inf")
+
+
+def braid(steps: int) -> fs.Graph:
+    """Two strands that cross at every step, where an operand comes from outside."""
+    nodes, a, b = [], "x", "x"
+    for i in range(steps):
+        nodes += [node("Mul", f"{a} w{i}", f"a{i}"), node("Add", f"{b} a{i}", f"b{i}")]
+        a, b = f"b{i}", f"a{i}"
+    inputs = [value("x", [32, 64]), *(value(f"w{i}", [32, 64]) for i in range(steps))]
+    return load(model(nodes, inputs, f"{a} {b}"))
 
 
 def space_of(graph: fs.Graph, most: int, profile: str = "local") -> CoarseSpace:
@@ -65,10 +77,10 @@ def test_no_plan_is_cheaper_than_the_floors(most: int) -> None:
         borders = space.floors(range(space.n)).borders()
         assert borders is not None
         best, _ = exhaustive(space)
-        narrow = narrow_path(space, range(space.n), borders, NEVER)
-        assert narrow is not None
-        assert narrow.bound <= best, seed
-        assert not narrow.groups or sum(narrow.groups) == (1 << space.n) - 1, seed
+        path = narrow_path(space, range(space.n), borders, NEVER)
+        assert path is not None
+        assert path.bound <= best, seed
+        assert not path.groups or sum(path.groups) == (1 << space.n) - 1, seed
         rng = np.random.default_rng(seed)
         anywhere = [(int(p), int(q)) for p, q in product(range(3), range(3))]
         for where in (places(borders), {v: anywhere[k] for v, k in enumerate(rng.permutation(9)[: space.n])}):
@@ -100,9 +112,9 @@ def test_a_grid_is_found_and_has_a_floor(rows: int, columns: int, most: int) -> 
     best = exact(space)
     assert best.status == "optimal"
     assert floors.whole() <= lattice_floor(borders, where) <= best.cost
-    narrow = narrow_path(space, range(space.n), borders, NEVER)
-    assert narrow is not None
-    assert lattice_floor(borders, where) <= narrow.bound <= best.cost
+    path = narrow_path(space, range(space.n), borders, NEVER)
+    assert path is not None
+    assert lattice_floor(borders, where) <= path.bound <= best.cost
 
 
 def test_two_nodes_at_one_place_are_refused() -> None:
@@ -154,3 +166,24 @@ def test_prices_that_are_no_sum_of_launches_and_bytes_are_told_apart() -> None:
     borders = space_of(grid(2, 2), 4).floors(range(4)).borders()
     assert borders is not None
     assert linear_price(borders) is not None
+
+
+@pytest.mark.parametrize("steps", [8, 40])
+def test_what_one_node_needs_from_outside_is_alive_nowhere(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a component as deep as it has operands would hold all of them in each of its down-sets."""
+    alive: list[int] = []
+    made = narrow._down_sets
+
+    def seen(*args: Any) -> list[narrow._DownSet] | None:
+        downs = made(*args)
+        alive.extend(len(down.alive) for down in downs or ())
+        return downs
+
+    monkeypatch.setattr(narrow, "_down_sets", seen)
+    space = space_of(braid(steps), 4)
+    borders = space.floors(range(space.n)).borders()
+    assert borders is not None
+    best = narrow_path(space, range(space.n), borders, NEVER)
+    assert best is not None
+    assert best.bound > 0
+    assert 0 < max(alive) <= 4
