@@ -101,7 +101,7 @@ def _unequal(got: Array, want: Array, *, signs: bool) -> Array:
 
 
 def _ulps_differ(got: Array, want: Array) -> Array:
-    limits = ml_dtypes.finfo(want.dtype)  # type: ignore[no-untyped-call]
+    limits = ml_dtypes.finfo(want.dtype)  # type: ignore[no-untyped-call]  # ml_dtypes has no types here
     x, y = got.astype(np.longdouble), want.astype(np.longdouble)
     most = np.longdouble(float(limits.max))
     x, y = (np.where(np.isinf(v), np.copysign(most, v), v) for v in (x, y))  # next to the largest number, infinity is near
