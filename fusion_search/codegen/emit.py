@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from fusion_search.codegen.access import GroupAccess, Linear, group_access, row_major
@@ -13,6 +13,7 @@ from fusion_search.codegen.lying import Lying
 from fusion_search.codegen.packing import packed_forms
 from fusion_search.codegen.shares import find_shares
 from fusion_search.codegen.stages import absorbed, place
+from fusion_search.codegen.walks import Walk, Walks, find_walks
 from fusion_search.codegen.writer import Writer, code_of, load
 from fusion_search.fusion.analysis import Analysis
 from fusion_search.fusion.program import Operand, Program
@@ -95,6 +96,14 @@ class Emitter:
         if self.shares:  # what outer loops there are, each item takes whole
             self.tiles = {a: self.group.extents[a] for a in self.group.outer}
         self.shared_bytes = 0
+        #: Which stages one loop over their rows walks together, and the variables of its loops while they are written.
+        self.walks = [Walk(k, k) for k in range(len(self.stages))] if self.shares else find_walks(self.group, self.stages, self.skip)
+        self.rows: dict[int, str] = {}
+        readers: dict[int, set[int]] = {}
+        for (reader, _), producer in self.group.producers.items():
+            if reader not in self.skip:
+                readers.setdefault(producer, set()).add(reader)
+        self.walked = Walks(self.group, self.walks, self.stage_of, readers)
 
     # ------------------------------------------------------------------ before the stages
 
@@ -119,7 +128,8 @@ class Emitter:
                 producer == i and reader not in self.skip and self.stage_of.get(reader, -1) != self.stage_of[i]
                 for (reader, _), producer in group.producers.items()
             )
-            spanned = [a for a in group.loops[i].parallel if a not in group.outer or a in self.tiles]
+            around = self.walked.around(i)
+            spanned = [a for a in group.loops[i].parallel if (a not in group.outer or a in self.tiles) and a not in around]
             made_whole = is_reduce(member) or self.stages[self.stage_of[i]].kind not in ("loop", "parts")
             target = self.lands_in.get(i, i)
             if i in group.in_parts:
@@ -147,9 +157,18 @@ class Emitter:
             length = self.tiles.get(atom, self.group.extents[atom])
             # of the same value, but marked as one that blocks decide: such a stride is no part of the text
             step *= Extent(1, 1) if atom in self.tiles and not isinstance(length, Extent) and length == 1 else length
-        readers = [self.stage_of[r] for (r, _), producer in self.group.producers.items() if producer == i and r not in self.skip]
-        at = self.reserve(("scratch", i), step * size, (self.stage_of[i], max(readers, default=self.stage_of[i])))
-        return Place("scratch", code, f"S + {at}", strides, f"scratch{i}")
+        place = self._passed(i, code, strides) or Place("scratch", code, "", strides, f"scratch{i}")
+        at = self.reserve(place.key, step * size, self.walked.lifetime(i))
+        return replace(place, address=f"S + {at}")
+
+    def _passed(self, i: int, code: str, strides: dict[int, int]) -> Place | None:
+        """Where a value lies of whose rows nothing is needed once those of a member, as many and as long, are written."""
+        for j in self.walked.passed(i, self.places):
+            place = self.places[j]
+            shared = any(other.key == place.key for k, other in self.places.items() if self.stage_of[k] > self.stage_of[j])
+            if place.kind == "scratch" and not shared and (place.code, place.strides) == (code, strides):
+                return place
+        return None
 
     def reserve(self, key: Hashable, nbytes: int, stages: tuple[int, int] | None = None) -> str:
         """Take a part of the thread's scratch for the first to the last of some stages, or for the present one.
@@ -223,6 +242,8 @@ class Emitter:
         for atom in sorted(strides):
             if atom in self.group.outer and not (place.kind == "scratch" and atom in self.tiles and atom in place.strides):
                 parts.append(f"{self.index[atom]} * {self.step(key, atom, strides[atom])}")
+            if atom in self.rows and strides[atom]:
+                parts.append(f"{self.rows[atom]} * {self.step(key, atom, strides[atom])}")
         return " + ".join(parts) or "0"
 
     def step(self, key: str, atom: int, stride: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from fusion_search.codegen.access import library_kernel
@@ -12,7 +13,7 @@ from fusion_search.codegen.convolution import emit_convolution
 from fusion_search.codegen.emit import Emitter, Reservation
 from fusion_search.codegen.extents import actual
 from fusion_search.codegen.generic import emit_generic
-from fusion_search.codegen.nest import emit_loops
+from fusion_search.codegen.nest import emit_loops, open_loops
 from fusion_search.codegen.parts import emit_parts
 from fusion_search.codegen.pieces import is_long, source_in_pieces
 from fusion_search.codegen.pooling import emit_pool
@@ -112,14 +113,17 @@ def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None 
 
 
 def _written(e: Emitter) -> tuple[Emitter, int, list[int]]:
-    """Write all stages; return the number of items, and the lines at which the stages begin."""
+    """Write all stages; return the number of items, and the lines at which stages, or those of one walk, begin."""
     items = e.open()
     e.w.compiler = _compiler(e)
     marks = []
-    for k, stage in enumerate(e.stages):
-        e.now = k
+    for walk in e.walks:
         marks.append(len(e.w.lines))
-        _emit(e, stage)
+        with ExitStack() as around:
+            e.rows = open_loops(e, around, walk.atoms)
+            for k in range(walk.first, walk.last + 1):
+                e.now = k
+                _emit(e, e.stages[k])
     return e, items, marks
 
 

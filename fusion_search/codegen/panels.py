@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from heapq import heappop, heappush
 
 #: Rows of the product's micro-kernel: blocks of whole ones have no rest.
 KERNEL_ROWS = 6
@@ -128,8 +129,20 @@ def _heights(rows: int, most: int, cut: bool, threads: int, again: Again) -> lis
 
 
 def _ends(costs: list[float], threads: int) -> float:
-    """When the last thread is done, if each takes the largest block that is left."""
-    ends = [0.0] * threads
-    for cost in sorted(costs, reverse=True):
-        ends[ends.index(min(ends))] += cost
-    return max(ends)
+    """When the last thread is done with blocks in their order, as the driver hands them out.
+
+    Each thread owns a like number of blocks that follow each other, and when it is done helps those after it.
+    """
+    owners = min(threads, len(costs))
+    taken = [owner * len(costs) // owners for owner in range(owners)]
+    last = [*taken[1:], len(costs)]
+    working, done = [(0.0, owner) for owner in range(owners)], 0.0
+    while working:
+        now, owner = heappop(working)
+        found = next((at for at in ((owner + k) % owners for k in range(owners)) if taken[at] < last[at]), None)
+        if found is None:
+            done = max(done, now)
+            continue
+        heappush(working, (now + costs[taken[found]], owner))
+        taken[found] += 1
+    return done

@@ -56,11 +56,30 @@ def makespan(rows: int, columns: int, others: int, tall: int, wide: int, threads
     """When the last thread is done with blocks of that size, in rows times vectors, the product's own and what is computed again."""
     heights = [min(tall, rows - start) for start in range(0, rows, tall)]
     vectors = [-(-min(wide, columns - start) // VECTOR) for start in range(0, columns, wide)]
-    costs = [h * v + again.row * h + again.vector * v + again.block for h in heights for v in vectors]
+    costs = [h * v + again.row * h + again.vector * v + again.block for h in heights for v in vectors] * others
+    return driven(costs, threads)
+
+
+def driven(costs: list[float], threads: int) -> float:
+    """Walk blocks as the driver does, one moment after the other: each thread its own ones in order, then what others have left."""
+    queues = [costs[t * len(costs) // threads : (t + 1) * len(costs) // threads] for t in range(threads)]
     ends = [0.0] * threads
-    for cost in sorted(costs * others, reverse=True):
-        ends[ends.index(min(ends))] += cost
+    while any(queues):
+        t = ends.index(min(ends))
+        queue = next(queues[(t + k) % threads] for k in range(threads) if queues[(t + k) % threads])
+        ends[t] += queue.pop(0)
     return max(ends)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_blocks_suit_the_order_in_which_threads_take_them(threads: int) -> None:
+    """No thread is left with more rows than the others because its own blocks, which follow each other, are the taller ones."""
+    for rows in (128, 197, 300, 1500):
+        for columns in (1376, 3072, 8192):
+            again = Again(row=4.0)
+            tall, wide = panel_blocks(rows, columns, 1, MOST, (True, True), threads, True, again)
+            ideal = (rows * -(-columns // VECTOR) + again.row * rows * -(-columns // wide)) / threads
+            assert makespan(rows, columns, 1, tall, wide, threads, again) <= 1.1 * ideal, (rows, columns, tall, wide)
 
 
 def test_computing_again_costs_less_than_it_gains() -> None:
