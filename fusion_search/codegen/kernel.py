@@ -13,7 +13,8 @@ from fusion_search.codegen.convolution import emit_convolution
 from fusion_search.codegen.emit import Emitter, Reservation
 from fusion_search.codegen.extents import actual
 from fusion_search.codegen.generic import emit_generic
-from fusion_search.codegen.nest import emit_loops, open_loops
+from fusion_search.codegen.maps import emit_loops
+from fusion_search.codegen.nest import open_loops
 from fusion_search.codegen.parts import emit_parts
 from fusion_search.codegen.pieces import is_long, source_in_pieces
 from fusion_search.codegen.pooling import emit_pool

@@ -1,4 +1,4 @@
-"""Loop nests of maps: pointers before the innermost loop, then one definition after the other in it."""
+"""What every loop nest has: pointers before the innermost loop, then one definition after the other in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fusion_search.codegen.access import Linear, row_major
 from fusion_search.codegen.blocks import is_reduce
 from fusion_search.codegen.emit import Emitter, Place, dimension_of
 from fusion_search.codegen.signs import never_positive
-from fusion_search.codegen.stages import Stage, components
+from fusion_search.codegen.stages import Stage
 from fusion_search.codegen.writer import COMPUTE, code_of, converted, load, rounded, store
 from fusion_search.ir.spec import NEVER_POSITIVE
 
@@ -68,135 +68,6 @@ def open_loops(e: Emitter, stack: ExitStack, atoms: Sequence[int]) -> dict[int, 
     return variables
 
 
-#: Tensors that one nest may walk at a time: with more, equal distances between them leave a cache set too few ways.
-STREAMS = 7
-
-
-def emit_loops(e: Emitter, stage: Stage) -> None:
-    """Write a stage of maps: plain loops around the members' definitions.
-
-    Maps of one nest that neither read each other nor fit the streams together become nests of their own, on the same block.
-    """
-    parts = components(e.group, stage.members)
-    streams = sum(e.places[i].kind == "tensor" for i in stage.members) + sum(
-        (i, k) not in e.group.producers and not operand.parameter
-        for i in stage.members
-        for k, operand in enumerate(e.group.members[i].operands)
-    )
-    for members in parts if streams > STREAMS else [stage.members]:
-        _emit_nest(e, Stage(stage.kind, members, stage.space, stage.order))
-
-
-def _emit_nest(e: Emitter, stage: Stage) -> None:
-    across = turned_reads(e, stage)
-    order = stage.order
-    if across:  # the loop that the turned operands are contiguous along comes next to the innermost
-        beside = next(iter(across.values()))
-        order = [*(a for a in order[:-1] if a != beside), beside, order[-1]]
-    inner = order[-1] if order else None
-    joined = [] if across else _joined(e, stage)
-    with ExitStack() as stack:
-        variables = open_loops(e, stack, order[:-2] if across else [a for a in order[:-1] if a not in joined])
-        known: dict[tuple[object, ...], Turned] = {}
-        turned = {where: _turn(e, stage, where, atom, variables, known) for where, atom in across.items()}
-        if across:
-            variables |= open_loops(e, stack, order[-2:-1])
-        nest = Nest(e, stage, inner, variables, joined=frozenset(joined), turned=turned)
-        ready = prepare(nest, stage.members)
-        if inner is not None:
-            count = " * ".join(e.bound(a) for a in (*joined, inner))
-            stack.enter_context(e.w.block(f"for j in range({count}):"))
-        define(nest, stage.members, ready)
-
-
-def _joined(e: Emitter, stage: Stage) -> list[int]:
-    """The loops around the innermost one that every address of a stage steps through as through one with it.
-
-    Loops stay apart for one stage's sake (a convolution needs its rows); the others need not run over short rows.
-    """
-    addresses = []
-    for i in stage.members:
-        for k in range(len(e.group.members[i].operands)):
-            if _indirect(e, i, k):
-                return []
-            how, _, linear, _ = e.source_of(i, k)
-            if how == "memory" and linear is not None:
-                addresses.append(linear.strides)
-        addresses.append(e.places[i].strides)
-    joined: list[int] = []
-    below = stage.order[-1] if stage.order else None
-    for atom in reversed(stage.order[:-1]):
-        if below is None or (below in e.tiles and below not in e.whole):
-            break
-        if any(strides.get(atom, 0) != strides.get(below, 0) * e.group.extents[below] for strides in addresses):
-            break
-        joined.insert(0, atom)
-        below = atom
-    return joined
-
-
-# ---------------------------------------------------------------- operands read across their rows
-
-
-def turned_reads(e: Emitter, stage: Stage) -> dict[tuple[int, int], int]:
-    """Find the tensors of four-byte elements that a nest reads across their rows, all of them contiguous along one other loop.
-
-    Returns
-    -------
-    dict of (int, int) to int
-        That loop by member and operand; empty where no block has both loops.
-    """
-    inner = stage.order[-1] if stage.order else None
-    found: dict[tuple[int, int], int] = {}
-    for i in stage.members:
-        for k in range(len(e.group.members[i].operands)):
-            how, place, linear, _ = e.source_of(i, k)
-            if how != "memory" or not isinstance(place, Place) or linear is None or place.code not in TURNED or _indirect(e, i, k):
-                continue
-            if place.kind != "tensor" or linear.strides.get(inner if inner is not None else -1, 0) <= 1:
-                continue
-            beside = [a for a in stage.order[:-1] if linear.strides.get(a, 0) == 1 and a in e.tiles]
-            if beside and inner in e.tiles:
-                found[(i, k)] = beside[0]
-    loops = set(found.values())
-    return found if len(loops) == 1 else {}
-
-
-#: Codes whose blocks can be turned.
-TURNED = ("f4", "i4", "u4")
-
-
-Turned = tuple[Place, Linear]
-
-
-def _turn(
-    e: Emitter, stage: Stage, where: tuple[int, int], beside: int, variables: dict[int, str], known: dict[tuple[object, ...], Turned]
-) -> Turned:
-    """Copy a block of an operand into scratch so that the nest's innermost loop walks it contiguously; equal reads once."""
-    inner = stage.order[-1]
-    w = e.w
-    _, place, linear, key = e.source_of(*where)
-    assert isinstance(place, Place)
-    assert linear is not None
-    same = (place.key, tuple(sorted(linear.strides.items())), linear.offset)
-    if same in known:
-        return known[same]
-    width = e.tiles[inner]
-    at = e.reserve(("turned", *where), 4 * width * e.tiles[beside])
-    copy = Place("scratch", place.code, f"S + {at}", {beside: width, inner: 1}, f"turned{where}")
-    nest = Nest(e, stage, inner, {**variables, beside: "0"})
-    source = nest.pointer(key, place, linear)
-    step = e.step(key, inner, linear.strides[inner])
-    target = w.name("x")
-    w.put(f"{target} = p_{place.code}({copy.address}, 0)")
-    w.put(f"turn({target}, {source}, {e.bound(beside)}, {e.bound(inner)}, {step}, {e.step(f't{key}', beside, width)})")
-    known[same] = copy, Linear(dict(copy.strides))
-    return known[same]
-
-
-# ---------------------------------------------------------------- definitions
-
-
 @dataclass(slots=True)
 class Ready:
     """What was prepared before the innermost loop: pointers by read and by write."""
@@ -220,7 +91,7 @@ def prepare(nest: Nest, members: Sequence[int], targets: bool = True) -> Ready:
             if same not in nest.pointers:
                 nest.pointers[same] = nest.pointer(key, place, linear)
                 invariant = nest.inner is None or not linear.strides.get(nest.inner, 0)
-                if invariant and not _indirect(e, i, k):
+                if invariant and not indirect(e, i, k):
                     name = e.w.name("h")
                     e.w.put(f"{name} = {load(place.code, nest.pointers[same] + '[0]')}")
                     nest.loaded[same] = name
@@ -234,7 +105,7 @@ def prepare(nest: Nest, members: Sequence[int], targets: bool = True) -> Ready:
     return ready
 
 
-def _indirect(e: Emitter, i: int, k: int) -> bool:
+def indirect(e: Emitter, i: int, k: int) -> bool:
     return any(dim.indirect for dim in e.group.members[i].domain.reads[k].dims)
 
 

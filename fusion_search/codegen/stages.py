@@ -100,12 +100,12 @@ def place(group: GroupAccess, tiled: set[int], skip: set[int], live_out: set[int
         stages[at].inside += [p for p, part in group.in_parts.items() if part.host == i]
         stage_of[i] = at
     _sink(group, stages, stage_of, live_out)
-    _join_readers(group, stages, stage_of)
+    _join_readers(group, stages, stage_of, live_out)
     stages = [stage for stage in stages if stage.members]
     for stage in stages:
         stage.members.sort()
         stage.inside.sort()
-        stage.order = _order(group, stage)
+        stage.order = _order(group, stage, live_out)
     return stages
 
 
@@ -145,7 +145,7 @@ def _sink(group: GroupAccess, stages: list[Stage], stage_of: dict[int, int], liv
             stage_of[i] = at
 
 
-def _join_readers(group: GroupAccess, stages: list[Stage], stage_of: dict[int, int]) -> None:
+def _join_readers(group: GroupAccess, stages: list[Stage], stage_of: dict[int, int], live_out: set[int]) -> None:
     """Move concats and pads into the nests that read them, where these are maps over the same loops.
 
     The nest is then written for each part, and takes the part's elements from registers: no row of the result waits in scratch.
@@ -162,20 +162,20 @@ def _join_readers(group: GroupAccess, stages: list[Stage], stage_of: dict[int, i
         if at is None or stages[at].space != stage.space or not all(group.identity[where] for where in readers[i]):
             continue
         nest = stages[at]
-        if nest.kind == "loop" and _may_be_cut(group, nest, i) and _long_rows(group, i, _order(group, nest)[-1]):
+        if nest.kind == "loop" and _may_be_cut(group, nest, i, live_out) and _long_rows(group, i, _order(group, nest, live_out)[-1]):
             nest.kind, nest.inside = "parts", stage.inside
             nest.members.append(i)
             stage.members, stage.inside = [], []
             stage_of[i] = at
 
 
-def _may_be_cut(group: GroupAccess, nest: Stage, i: int) -> bool:
+def _may_be_cut(group: GroupAccess, nest: Stage, i: int, live_out: set[int]) -> bool:
     """Whether a nest may be written for each part of a member that it reads: few simple maps, connected, that read nothing across its rows.
 
     Special functions are worth whole rows of several vectors.
     """
     members = [group.members[i] for i in nest.members]
-    inner = _order(group, nest)[-1]
+    inner = _order(group, nest, live_out)[-1]
     return (
         len(members) <= FEW_DEFINITIONS
         and all(not is_reduce(member) and member.spec.flop_class != "special" for member in members)
@@ -221,21 +221,21 @@ def _compatible(group: GroupAccess, stage: Stage, i: int) -> bool:
     return True
 
 
-def _order(group: GroupAccess, stage: Stage) -> list[int]:
+def _order(group: GroupAccess, stage: Stage, live_out: set[int]) -> list[int]:
     """Loops of a stage, outermost first."""
     reducers = [i for i in stage.members if is_reduce(group.members[i])]
-    lead = _lead(group, stage)
+    lead, units = _lead(group, stage), _stage_units(group, stage, live_out)
     ordered = sorted(stage.space, key=lambda a: (-lead.strides.get(a, 0), a))
     if reducers:
         reduced = group.loops[reducers[0]].reduced
         parallel = [a for a in ordered if a not in reduced]
         if by_lanes(group.members[reducers[0]]) or not parallel:
             return parallel + reduced
-        innermost = max(parallel, key=lambda a: (_stage_units(group, stage, a), group.extents[a], -a))
+        innermost = max(parallel, key=lambda a: (units[a], group.extents[a], -a))
         return [a for a in parallel if a != innermost] + reduced + [innermost]
     if not ordered:
         return []
-    innermost = max(ordered, key=lambda a: (_stage_units(group, stage, a), group.extents[a], -a))
+    innermost = max(ordered, key=lambda a: (units[a], group.extents[a], -a))
     return [a for a in ordered if a != innermost] + [innermost]
 
 
@@ -248,11 +248,22 @@ def _lead(group: GroupAccess, stage: Stage) -> Linear:
     return group.writes[best]
 
 
-def _stage_units(group: GroupAccess, stage: Stage, atom: int) -> int:
-    count = 0
+def _stage_units(group: GroupAccess, stage: Stage, live_out: set[int]) -> dict[int, int]:
+    """How many addresses in memory step by one element along each loop; writes count twice. What stays in registers has none."""
+    inside = set(stage.members)
+    readers: dict[int, set[int]] = {}
+    for (reader, _), producer in group.producers.items():
+        readers.setdefault(producer, set()).add(reader)
+    units = dict.fromkeys(stage.space, 0)
     for i in stage.members:
-        for k in range(len(group.members[i].operands)):
-            linear = group.reads.get((i, k))
-            count += linear is not None and linear.strides.get(atom, 0) == 1
-        count += 2 * (group.writes[i].strides.get(atom, 0) == 1)
-    return count
+        addresses = [
+            (group.reads[(i, k)], 1)
+            for k in range(len(group.members[i].operands))
+            if (i, k) in group.reads and group.producers.get((i, k)) not in inside
+        ]
+        if i in live_out or not readers.get(i, set()) <= inside:
+            addresses.append((group.writes[i], 2))
+        for linear, weight in addresses:
+            for atom in units:
+                units[atom] += weight * (linear.strides.get(atom, 0) == 1)
+    return units

@@ -135,11 +135,12 @@ def find_walks(group: GroupAccess, stages: Sequence[Stage], skip: Set[int]) -> l
 def _parallel(group: GroupAccess, stage: Stage) -> tuple[int, ...]:
     """The loops of a stage that can be around others.
 
-    None where sums of columns go on from row to row, or where a tensor is read across its rows, of which whole blocks are turned.
+    None where sums of columns go on from row to row, or where something is read across its rows, of which whole blocks are turned.
     """
     if stage.kind != "loop" or stage.inside or not stage.order:
         return ()
-    addresses = [group.reads[where].strides for where in group.reads if where[0] in stage.members and where not in group.producers]
+    inside = set(stage.members)
+    addresses = [group.reads[where].strides for where in group.reads if where[0] in inside and group.producers.get(where) not in inside]
     if any(strides.get(stage.order[-1], 0) > 1 for strides in addresses):
         return ()
     reducers = [i for i in stage.members if is_reduce(group.members[i])]

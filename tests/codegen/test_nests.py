@@ -11,8 +11,10 @@ from fusion_search.codegen.kernel import Kernel, build
 from fusion_search.fusion.analysis import analyse
 from fusion_search.fusion.program import Program
 from fusion_search.ir.builder import GraphBuilder
+from fusion_search.ir.evaluate import evaluate
 from fusion_search.ir.graph import Graph
 from fusion_search.testing.graphs import random_feeds
+from fusion_search.testing.interpreter import Interpreter
 from tests.codegen.agree import disagreements
 
 F32 = np.float32
@@ -89,6 +91,36 @@ def test_a_block_read_across_its_rows_is_turned_once_for_all_its_readers() -> No
     graph = b.build()
     assert kernel_of(graph).source.count("turn(") == 1
     check(graph)
+
+
+def product_turned(rows: int, columns: int, dtype: type = np.float32) -> Graph:
+    """A product, maps of it, and a sum that lies across them."""
+    b = GraphBuilder("g")
+    product = b.op("MatMul", b.input("x", dtype, (rows, 6)), b.input("w", dtype, (6, columns)))
+    gelu = b.op("Mul", product, b.op("Erf", product))
+    b.output("y", b.op("Add", b.op("Transpose", gelu, perm=(1, 0)), b.input("z", dtype, (columns, rows))))
+    return b.build()
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (64, 64), (130, 70), (3, 300), (200, 1), (150, 65)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_a_kernel_computes_is_turned_for_a_result_that_lies_across_it(shape: tuple[int, int], dtype: type) -> None:
+    graph = product_turned(*shape, dtype)
+    check(graph)
+    interpreter, feeds = Interpreter(graph, [[node.name for node in graph.nodes]]), random_feeds(graph, 1)
+    (got,) = interpreter.outputs(interpreter(feeds, 0)).values()
+    np.testing.assert_allclose(got, evaluate(graph, feeds)["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_rows_are_written_whole_and_turned_in_small_copies() -> None:
+    """What stays in registers has no say in the order of the loops; the copy is of a few rows, however large the block."""
+    made = kernel_of(product_turned(2000, 500), 4096)
+    assert made.source.count("turn(") == 1
+    assert "[j * " not in made.source
+    widest = max(block.tile for block in made.blocks)
+    copies = [part.nbytes for part in made.reserved if part.first == part.last == 1]
+    assert copies
+    assert max(copies) <= 4 * 64 * max(widest, 2000)
 
 
 def test_many_outputs_have_a_loop_each_unless_they_share_work() -> None:
