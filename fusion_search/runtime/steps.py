@@ -225,7 +225,13 @@ def choose_chunk(kernel: Kernel, threads: int) -> int:
     if kernel.work_ns < SERIAL_NS or kernel.items <= 1:
         return max(kernel.items, 1)
     tasks = max(threads, min(int(kernel.work_ns / TASK_NS), 16 * threads))
-    return max(1, kernel.items // tasks)
+    most = max(1, kernel.items // tasks)
+
+    def longest(chunk: int) -> int:
+        """Items of the thread that has most."""
+        return -(-kernel.items // chunk // threads) * chunk
+
+    return min(range(most, (most - 1) // 2, -1), key=longest)
 
 
 def _function(node: Node) -> Callable[[Sequence[Any]], Sequence[Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -113,3 +115,15 @@ def test_blocks_say_what_an_item_is() -> None:
     assert items == kernel.items
     assert {block.extent for block in kernel.blocks} == {32, 48}
     assert choose_chunk(kernel, 2) == step.chunk
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_no_thread_has_one_task_more_than_it_need_have(threads: int) -> None:
+    """66 items, two a task, are 33 tasks: one of two threads had 34 items."""
+    (step,) = make_steps(layers(1), [[node.name for node in layers(1).nodes]], 2)
+    assert isinstance(step, KernelStep)
+    for items in range(1, 3000, 7):
+        chunk = choose_chunk(replace(step.kernel, items=items, work_ns=1e9), threads)
+        most = -(-items // chunk // threads) * chunk
+        assert most <= 1.025 * -(-items // threads), (items, chunk)
+        assert -(-items // chunk) <= 64 * threads
