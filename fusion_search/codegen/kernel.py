@@ -155,15 +155,30 @@ def _blocks(e: Emitter) -> tuple[Block, ...]:
 
 #: A loop from here on has enough whole vectors for what is left over not to matter.
 LONG = 512
+#: Operations, one after the other, from which on several vectors are worked on at a time: what waits no longer fits the processor's
+#: schedulers, some 128 instructions, often enough to fill its pipes.
+CHAIN = 24
 
 
 def _compiler(e: Emitter) -> str:
-    """Choose hints by the shortest loop that computes special functions: none without, whole rows masked when short."""
-    special = [stage for stage in e.stages if any(e.group.members[i].spec.flop_class == "special" for i in stage.members)]
-    lengths = [e.tiles.get(stage.order[-1], e.group.extents[stage.order[-1]]) for stage in special if stage.order]
+    """Choose hints by the shortest loop whose vectors are long chains: none without, whole rows masked when short."""
+    chains = [stage for stage in e.stages if stage.order and _waits(e, stage)]
+    lengths = [e.tiles.get(stage.order[-1], e.group.extents[stage.order[-1]]) for stage in chains]
     if not lengths:
         return ""
     return "Folded" if any(n < LONG and n % 64 for n in lengths) else "Interleaved"
+
+
+def _waits(e: Emitter, stage: Stage) -> bool:
+    """Whether a vector of a stage is one long chain of operations, each of which waits for the one before."""
+    length: dict[int, int] = {}
+    for i in sorted(stage.members):
+        member = e.group.members[i]
+        if member.spec.flop_class == "special":
+            return True
+        before = [length.get(e.group.producers.get((i, k), -1), 0) for k in range(len(member.operands))]
+        length[i] = max(before, default=0) + (member.spec.kind == "map")
+    return max(length.values(), default=0) >= CHAIN
 
 
 def _emit(e: Emitter, stage: Stage) -> None:

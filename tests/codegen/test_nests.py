@@ -161,3 +161,22 @@ def test_special_functions_are_interleaved_and_short_rows_folded() -> None:
     assert "pipeline_class=Interleaved" in text("Exp", 30, 128)  # whole vectors, several times as many as are worked on at a time
     assert "pipeline_class=Folded" in text("Exp", 30, 56)
     assert "pipeline_class" not in text("Neg", 30, 56)
+
+
+def test_long_chains_of_simple_operations_are_interleaved() -> None:
+    """An operation waits for the one before; sums of many values, as many operations as they are, wait for few."""
+
+    def text(length: int, *, chained: bool) -> str:
+        b = GraphBuilder("g")
+        x, y = b.input("x", F32, (5000,)), b.input("y", F32, (5000,))
+        values = [x] * (length + 1)
+        for k in range(length):
+            values[k + 1] = b.op("Mul", values[k] if chained else y, x)
+        while not chained and len(values) > 1:  # a tree
+            values = [b.op("Add", *pair) for pair in zip(values[::2], values[1::2], strict=False)]
+        b.output("z", values[-1])
+        return kernel_of(b.build()).source
+
+    assert "pipeline_class=Interleaved" in text(32, chained=True)
+    assert "pipeline_class" not in text(8, chained=True)
+    assert "pipeline_class" not in text(31, chained=False)
