@@ -99,11 +99,15 @@ class Emitter:
         #: Which stages one loop over their rows walks together, and the variables of its loops while they are written.
         self.walks = [Walk(k, k) for k in range(len(self.stages))] if self.shares else find_walks(self.group, self.stages, self.skip)
         self.rows: dict[int, str] = {}
-        readers: dict[int, set[int]] = {}
+        reads: dict[int, set[tuple[int, int]]] = {}
         for (reader, _), producer in self.group.producers.items():
             if reader not in self.skip:
-                readers.setdefault(producer, set()).add(reader)
-        self.walked = Walks(self.group, self.walks, self.stage_of, readers)
+                reads.setdefault(producer, set()).update((reader, k) for k in self._stages_of(reader))
+        self.walked = Walks(self.group, self.walks, self.stage_of, reads)
+
+    def _stages_of(self, i: int) -> list[int]:
+        """The stages that compute a member."""
+        return [self.stage_of[i], *(k for k, stage in enumerate(self.stages) if i in stage.again)]
 
     # ------------------------------------------------------------------ before the stages
 
@@ -124,10 +128,7 @@ class Emitter:
             if i in self.skip:
                 continue
             code = code_of(self.graph.values[member.node.output].dtype)
-            crossing = any(
-                producer == i and reader not in self.skip and self.stage_of.get(reader, -1) != self.stage_of[i]
-                for (reader, _), producer in group.producers.items()
-            )
+            crossing = any(at not in self._stages_of(i) for _, at in self.walked.reads.get(i, ()))
             around = self.walked.around(i)
             spanned = [a for a in group.loops[i].parallel if (a not in group.outer or a in self.tiles) and a not in around]
             made_whole = is_reduce(member) or self.stages[self.stage_of[i]].kind not in ("loop", "parts")
@@ -279,7 +280,7 @@ class Emitter:
         place = self.places[producer]
         if place.kind == "local":
             return "local", place, None, ""
-        if self.stage_of[producer] == self.stage_of[i]:
+        if self.stage_of[producer] == self.stage_of[i] or producer in self.stages[self.stage_of[i]].again:
             return "register", place, None, ""
         if place.kind == "tensor":
             return "memory", place, self.group.reads[(i, k)], key

@@ -42,6 +42,8 @@ class Lying:
             readers = self._readers(i)
             if library_kernel(member) not in ("product", "tile") or i in self.live_out or len({reader for reader, _ in readers}) != 1:
                 continue
+            if i in self._read_again():
+                continue
             stage = self.stages[self.stage_of[min(readers)[0]]]
             if stage.kind != "loop" or any(self.group.members[j].spec.kind != "map" for j in stage.members):
                 continue
@@ -61,8 +63,9 @@ class Lying:
             Results in whose place another value lies.
         """
         found: dict[int, int] = {}
+        passing = {i for stage in self.stages for i in stage.again} | self._read_again()
         for i in reversed(range(len(self.group.members))):
-            if i in self.live_out or i in self.skip or i in self.group.in_parts or self.group.members[i].spec.kind != "map":
+            if i in self.live_out | self.skip | passing or i in self.group.in_parts or self.group.members[i].spec.kind != "map":
                 continue
             readers = {(reader, k) for reader, k in self._readers(i) if self.stage_of.get(reader) != self.stage_of[i]}
             after = {self.stage_of[reader] for reader, _ in readers if reader in self.stage_of}
@@ -74,6 +77,11 @@ class Lying:
             if same := self._overwriters(i, stage, readers, self.live_out - taken - set(found.values())):
                 found[i] = same[0]
         return found
+
+    def _read_again(self) -> set[int]:
+        """What is read once more behind its readers, where one of them is computed again."""
+        again = {i for stage in self.stages for i in stage.again}
+        return {producer for (reader, _), producer in self.group.producers.items() if reader in again}
 
     def _readers(self, i: int) -> set[tuple[int, int]]:
         return {where for where, producer in self.group.producers.items() if producer == i and where[0] not in self.skip}

@@ -19,13 +19,13 @@ def emit_loops(e: Emitter, stage: Stage) -> None:
 
     Maps of one nest that neither read each other nor fit the streams together become nests of their own, on the same block.
     """
-    parts = components(e.group, stage.members)
-    streams = sum(e.places[i].kind == "tensor" for i in stage.members) + sum(
+    parts = components(e.group, stage.defined)
+    streams = sum(e.places[i].kind == "tensor" for i in stage.defined) + sum(
         (i, k) not in e.group.producers and not operand.parameter
-        for i in stage.members
+        for i in stage.defined
         for k, operand in enumerate(e.group.members[i].operands)
     )
-    for members in parts if streams > STREAMS else [stage.members]:
+    for members in parts if streams > STREAMS else [stage.defined]:
         _emit_nest(e, Stage(stage.kind, members, stage.space, stage.order))
 
 

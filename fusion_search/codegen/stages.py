@@ -37,6 +37,8 @@ class Stage:
         Those loops, outermost first.
     inside : list of int
         Members that are evaluated in the loops of its parts.
+    again : list of int
+        Members of earlier stages that are computed once more, since what they are made from is there.
     """
 
     kind: str
@@ -44,6 +46,12 @@ class Stage:
     space: frozenset[int]
     order: list[int] = field(default_factory=list)
     inside: list[int] = field(default_factory=list)
+    again: list[int] = field(default_factory=list)
+
+    @property
+    def defined(self) -> list[int]:
+        """All members that it computes, in canonical order."""
+        return sorted([*self.members, *self.again])
 
 
 def absorbed(group: GroupAccess, live_out: set[int]) -> set[int]:
@@ -106,6 +114,7 @@ def place(group: GroupAccess, tiled: set[int], skip: set[int], live_out: set[int
         stage.members.sort()
         stage.inside.sort()
         stage.order = _order(group, stage, live_out)
+    _compute_again(group, stages, skip, live_out)
     return stages
 
 
@@ -191,6 +200,52 @@ def _long_rows(group: GroupAccess, i: int, inner: int) -> bool:
     return all(operand.shape[d] >= PART_ROW or operand.shape[d] == member.shape[d] for d in cut for operand in member.operands)
 
 
+def _compute_again(group: GroupAccess, stages: list[Stage], skip: set[int], live_out: set[int]) -> None:
+    """Let maps be computed again where that spares a store: of one value that waits anyway, and of what a whole row has in common.
+
+    What a layer norm divides by its deviation is its row less the mean, and the row is there.
+    """
+    stage_of = {i: at for at, stage in enumerate(stages) for i in (*stage.members, *stage.inside)}
+    for i, now in stage_of.items():
+        readers = [(r, k) for (r, k), producer in group.producers.items() if producer == i and r not in skip]
+        later = {stage_of[r] for r, _ in readers} - {now}
+        if i in live_out or i in group.in_parts or not later or stages[now].kind != "loop":
+            continue
+        if not all(group.identity[where] for where in readers) or not _of_one_value(group, stages, stage_of, i, skip):
+            continue
+        if all(_takes_again(group, stages[at], stages[now]) for at in later):
+            for at in later:
+                stages[at].again.append(i)
+
+
+def _takes_again(group: GroupAccess, stage: Stage, before: Stage) -> bool:
+    maps = all(group.members[i].spec.kind == "map" for i in stage.members)
+    return stage.kind == "loop" and maps and not stage.inside and stage.space == before.space and stage.order[-1:] == before.order[-1:]
+
+
+def _of_one_value(group: GroupAccess, stages: list[Stage], stage_of: dict[int, int], i: int, skip: set[int]) -> bool:
+    """Whether a simple map is made of one value in memory, contiguous and of its own place, and of what does not change along a row."""
+    member, now = group.members[i], stage_of[i]
+    inner = stages[now].order[-1] if stages[now].order else None
+    if member.spec.kind != "map" or member.spec.flop_class != "simple" or inner is None:
+        return False
+    streams = 0
+    for k, operand in enumerate(member.operands):
+        if operand.parameter:
+            continue
+        producer = group.producers.get((i, k))
+        if producer is not None and (producer in skip or producer in group.in_parts or stage_of[producer] == now):
+            return False
+        linear = group.reads.get((i, k)) if producer is None else group.writes[producer]
+        if linear is None or (producer is not None and not group.identity[(i, k)]):
+            return False
+        if linear.strides.get(inner, 0):
+            streams += 1
+            if linear.strides[inner] != 1:
+                return False
+    return streams == 1
+
+
 def components(group: GroupAccess, members: Sequence[int]) -> list[list[int]]:
     """Some members of a group by who reads whom among them."""
     of = {i: i for i in members}
@@ -249,7 +304,10 @@ def _lead(group: GroupAccess, stage: Stage) -> Linear:
 
 
 def _stage_units(group: GroupAccess, stage: Stage, live_out: set[int]) -> dict[int, int]:
-    """How many addresses in memory step by one element along each loop; writes count twice. What stays in registers has none."""
+    """How many elements of memory are read or written one beside the other along each loop; writes count twice.
+
+    What stays in registers has no say, and a vector that a whole image reads has little.
+    """
     inside = set(stage.members)
     readers: dict[int, set[int]] = {}
     for (reader, _), producer in group.producers.items():
@@ -264,6 +322,7 @@ def _stage_units(group: GroupAccess, stage: Stage, live_out: set[int]) -> dict[i
         if i in live_out or not readers.get(i, set()) <= inside:
             addresses.append((group.writes[i], 2))
         for linear, weight in addresses:
+            elements = prod(group.extents[a] for a in units if linear.strides.get(a, 0))
             for atom in units:
-                units[atom] += weight * (linear.strides.get(atom, 0) == 1)
+                units[atom] += weight * elements * (linear.strides.get(atom, 0) == 1)
     return units

@@ -42,24 +42,24 @@ class Walks:
         Every stage is in one.
     stage_of : mapping of int to int
         The stage of each member.
-    readers : mapping of int to set of int
-        Who reads a member's value, those that are read through left out.
+    reads : mapping of int to set of (int, int)
+        Who reads a member's value, and in which stage; those that are read through left out.
     """
 
     group: GroupAccess
     walks: Sequence[Walk]
     stage_of: Mapping[int, int]
-    readers: Mapping[int, set[int]]
+    reads: Mapping[int, set[tuple[int, int]]]
 
     def around(self, i: int) -> tuple[int, ...]:
         """Return the loops around a member and all its readers: its value is there for one step of them at a time."""
         walk = self._of(self.stage_of[i])
-        return walk.atoms if all(walk.first <= self.stage_of[r] <= walk.last for r in self.readers.get(i, ())) else ()
+        return walk.atoms if all(walk.first <= at <= walk.last for _, at in self.reads.get(i, ())) else ()
 
     def lifetime(self, i: int) -> tuple[int, int]:
         """Return the first and the last stage that need a member's value; for all rows of a walk, none is done before the last."""
         first = self.stage_of[i]
-        last = max((self.stage_of[r] for r in self.readers.get(i, ())), default=first)
+        last = max((at for _, at in self.reads.get(i, ())), default=first)
         return (first, last) if self.around(i) else (self._of(first).first, self._of(last).last)
 
     def passed(self, i: int, before: Iterable[int]) -> list[int]:
@@ -80,18 +80,16 @@ class Walks:
         ]
 
     def _passed(self, j: int, i: int, walk: Walk) -> bool:
-        readers = self.readers.get(j, set())
+        reads, now = self.reads.get(j, set()), self.stage_of[i]
+        readers = {r for r, _ in reads}
         alike = all(self.group.identity[where] for where, producer in self.group.producers.items() if producer == j and where[0] in readers)
-        here = {r for r in readers if self.stage_of[r] == self.stage_of[i]}
-        earlier = all(walk.first <= self.stage_of[r] < self.stage_of[i] for r in readers - here)
-        return bool(readers) and alike and earlier and all(self._leads_to(r, i) for r in here)
+        before = all(walk.first <= at <= now for _, at in reads)
+        return bool(reads) and alike and before and all(self._leads_to(r, i) for r, at in reads if at == now)
 
     def _leads_to(self, r: int, i: int) -> bool:
         """Whether a member is made from another one of its own stage, in whose iteration it is then written."""
-        stage = self.stage_of[i]
-        return r == i or any(
-            self._leads_to(reader, i) for reader in self.readers.get(r, ()) if self.stage_of[reader] == stage and reader <= i
-        )
+        now = self.stage_of[i]
+        return r == i or any(self._leads_to(reader, i) for reader, at in self.reads.get(r, ()) if at == now and reader <= i)
 
     def _of(self, stage: int) -> Walk:
         return next(walk for walk in self.walks if walk.first <= stage <= walk.last)

@@ -123,6 +123,19 @@ def test_rows_are_written_whole_and_turned_in_small_copies() -> None:
     assert max(copies) <= 4 * 64 * max(widest, 2000)
 
 
+def test_vectors_have_little_say_in_the_order_of_an_image_s_loops() -> None:
+    """Four vectors along the channels, and an image that lies along its columns."""
+    b = GraphBuilder("g")
+    x = b.input("x", F32, (2, 64, 30, 30))
+    a, c, d, f = (b.input(name, F32, (64, 1, 1)) for name in "acdf")
+    b.output("y", b.op("Add", b.op("Mul", b.op("Mul", b.op("Sub", x, a), c), d), f))
+    graph = b.build()
+    source = kernel_of(graph).source
+    assert "turn(" not in source
+    assert "[j * " not in source
+    check(graph)
+
+
 def test_many_outputs_have_a_loop_each_unless_they_share_work() -> None:
     def graph(shared: bool) -> Graph:
         b = GraphBuilder("g")
