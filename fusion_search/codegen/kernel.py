@@ -199,7 +199,7 @@ def _emit(e: Emitter, stage: Stage) -> None:
             emit_convolution(e, i)
         elif kernel == "pool":
             emit_pool(e, i)
-        elif e.group.members[i].domain.serial:
+        elif e.group.members[i].domain.uncut:
             emit_scan(e, stage, i)
         else:
             emit_generic(e, stage, i)

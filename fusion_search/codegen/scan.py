@@ -15,7 +15,7 @@ from fusion_search.codegen.writer import COMPUTE, load, store
 def emit_scan(e: Emitter, stage: Stage, i: int) -> None:
     """Write the stage of a running total: its axis is a serial loop, so that a block has all of it."""
     member = e.group.members[i]
-    axis = [atom for loop in member.domain.serial for atom in e.original[i][loop]]
+    axis = [atom for loop in member.domain.uncut for atom in e.original[i][loop]]
     scan = _Scan(e, stage, i, axis[0] if axis else None)
     lead = [a for a in stage.order[:-1] if a != scan.axis]
     with ExitStack() as stack:

@@ -188,11 +188,9 @@ def _outer(
     for atoms in reduced:
         refused |= atoms
     for i, member in enumerate(members):
-        refused |= {a for loop in member.domain.serial for a in loops.loops[i][loop]}
+        refused |= {a for loop in member.domain.uncut for a in loops.loops[i][loop]}
     for read in loops.reads:
         refused |= read.barred
-    for i, member in enumerate(members):
-        refused.update(atom for loop in member.domain.scattered for atom in loops.loops[i][loop])
     allowed = set(range(len(loops.extents))) - refused
     for i in leaving:
         allowed &= parallel[i]

@@ -269,7 +269,7 @@ class Starts:
             pieces=tuple(1 << piece - base for loop in loops for piece in loop),
             mask=parallel | reduced,
             parallel=parallel,
-            refused=reduced | masked((*member.domain.serial, *member.domain.scattered)),
+            refused=reduced | masked(member.domain.uncut),
             reduced=reduced,
             operands=operands,
             names=names,

@@ -70,7 +70,7 @@ class Access:
 class Domain:
     """A node's loops and how its operands are read from them.
 
-    The first loops are the output's dimensions in order, all parallel but the serial ones; `reductions` more follow.
+    The first loops are the output's dimensions in order, all parallel but some of the uncut ones; `reductions` more follow.
 
     Attributes
     ----------
@@ -79,17 +79,15 @@ class Domain:
         How many of the last loops are reductions.
     reads : tuple of Access
         One for each operand, in order.
-    scattered : tuple of int
-        Dimensions of the result along which data decides what is written: no block may be cut along them.
-    serial : tuple of int
-        Loops of the output whose steps need the steps before: one block walks them from their start, so none is an outer loop.
+    uncut : tuple of int
+        Dimensions of the result along which no block may be cut, so that none is an outer loop: data decides what is written there,
+        or each step needs those before it.
     """
 
     extents: tuple[int, ...]
     reductions: int
     reads: tuple[Access, ...]
-    scattered: tuple[int, ...] = ()
-    serial: tuple[int, ...] = ()
+    uncut: tuple[int, ...] = ()
 
     @property
     def rank(self) -> int:

@@ -6,7 +6,7 @@ it are read from a row of padding. Blocks of several output rows share their
 loads.
 """
 
-from functools import reduce
+from functools import partial, reduce
 
 from llvmlite import ir
 from numba import types
@@ -15,6 +15,7 @@ from numba.extending import intrinsic
 
 from fusion_search.codegen.rt.intrinsics import F32, I64
 from fusion_search.codegen.rt.ukernels import VectorCode
+from fusion_search.codegen.rt.windows import combined
 
 #: Output rows of a block; most planes have a multiple of seven.
 HEIGHTS = (7, 4, 1)
@@ -53,15 +54,7 @@ def make_planes(kind, kernel, stride):
     code = VectorCode(F32)
     kh, kw = kernel
     fill = code.const(float("-inf") if kind == "max" else 0.0)
-
-    def combine(b, acc, x, weight):
-        if kind == "conv":
-            return code.fma(b, weight, x, acc)
-        if kind == "sum":
-            return b.fadd(acc, x)
-        best = b.select(b.fcmp_ordered(">", acc, x), acc, x)
-        keep = b.select(b.fcmp_unordered("uno", acc, acc), acc, code.const(-0.0))
-        return b.fadd(best, keep)
+    combine = partial(combined, code, kind)
 
     def body(b, count, x, x_next, w, w_next, bias, dst, dst_next, h, w_in, x_row, y0, rows, cols, top, left, dst_row, pad):
         def scalar(at):

@@ -6,6 +6,8 @@ contiguous columns whatever the stride, dilation and padding, so convolution
 and pooling need no case distinction and no bounds test in their inner loops.
 """
 
+from functools import partial
+
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -22,6 +24,17 @@ STRIP_MARGIN = 16
 
 def _i64(value):
     return ir.Constant(I64, value)
+
+
+def combined(code, kind, b, acc, x, weight):
+    """Reduce one tap of a window into `acc`: a product with its weight, a sum, or a maximum that keeps NaN."""
+    if kind == "conv":
+        return code.fma(b, weight, x, acc)
+    if kind == "sum":
+        return b.fadd(acc, x)
+    best = b.select(b.fcmp_ordered(">", acc, x), acc, x)
+    keep = b.select(b.fcmp_unordered("uno", acc, acc), acc, code.const(-0.0))
+    return b.fadd(best, keep)
 
 
 def make_window(kind, taps=0):
@@ -43,15 +56,7 @@ def make_window(kind, taps=0):
         taps are reduced in order from 0 (-inf for max).
     """
     code = VectorCode(F32)
-
-    def combine(b, acc, x, weight):
-        if kind == "conv":
-            return code.fma(b, weight, x, acc)
-        if kind == "sum":
-            return b.fadd(acc, x)
-        best = b.select(b.fcmp_ordered(">", acc, x), acc, x)
-        keep = b.select(b.fcmp_unordered("uno", acc, acc), acc, code.const(-0.0))
-        return b.fadd(best, keep)
+    combine = partial(combined, code, kind)
 
     def body(b, rows, cols, n_taps, src, src_row, offsets, weights, given, dst, dst_row):
         start = code.const(float("-inf") if kind == "max" else 0.0)

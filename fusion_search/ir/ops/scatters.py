@@ -39,7 +39,7 @@ def _domain(types: Sequence[Type], out: Type, attrs: dict[str, Any]) -> Domain:
 
     data, index, updates = (t.shape for t in types)
     reads = (dims(data, (0, 1, 2)), dims(index, (0, 3, 2)), dims(updates, (0, 3, 2)))
-    return Domain((*out.shape, updates[1]), 1, reads, scattered=(1,))
+    return Domain((*out.shape, updates[1]), 1, reads, uncut=(1,))
 
 
 def _evaluate(arrays: Sequence[Array], attrs: dict[str, Any]) -> Array:

@@ -172,7 +172,7 @@ def _infer_running(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
 def _domain_running(types: Sequence[Type], out: Type, attrs: dict[str, Any]) -> Domain:
     """Every point reads its own element; the total goes along the axis from point to point, one operation each."""
     dims = [Dim(((d, 1),)) if extent != 1 else Dim() for d, extent in enumerate(out.shape)]
-    return Domain(out.shape, 0, (Access(tuple(dims)),), serial=(attrs["axis"],))
+    return Domain(out.shape, 0, (Access(tuple(dims)),), uncut=(attrs["axis"],))
 
 
 def _running(function: Any) -> Any:
@@ -198,7 +198,7 @@ SPECS: tuple[OpSpec, ...] = (
     OpSpec("Conv", "window", _infer_conv, _domain_conv, _conv, combiner="sum", flop_class="contract", flops=2.0),
     OpSpec("MaxPool", "window", _infer_pool, _domain_pool, _pool("max"), combiner="max"),
     OpSpec("SumPool", "window", _infer_pool, _domain_pool, _pool("sum"), combiner="sum"),
-    # running totals: the axis is a serial loop
+    # running totals: the axis runs in order
     OpSpec("CumSum", "window", _infer_running, _domain_running, _running(np.add), combiner="sum"),
     OpSpec("CumProd", "window", _infer_running, _domain_running, _running(np.multiply), combiner="prod"),
 )

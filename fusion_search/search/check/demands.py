@@ -115,8 +115,7 @@ def _alone_at_most(facts: Facts, plan: Plan, step: Step, model: costmodels.CostM
 def _schedules(step: Step) -> Iterator[tuple[Tile, ...]]:
     """No outer loop; every loop that may be one, apart in blocks of one; and all as one, in blocks of each power of two."""
     yield ()
-    barred = {*step.domain.scattered, *step.domain.serial}
-    parallel = [(index, n) for index, n in enumerate(step.extents[: step.domain.rank]) if n > 1 and index not in barred]
+    parallel = [(index, n) for index, n in enumerate(step.extents[: step.domain.rank]) if n > 1 and index not in step.domain.uncut]
     loops = tuple(OuterLoop(n, {step.name: (index, 1)}) for index, n in parallel)
     if loops and step.spec.kind != "opaque":
         yield tuple(Tile(1, (loop,)) for loop in loops)

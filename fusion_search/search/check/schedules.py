@@ -83,10 +83,8 @@ class ScheduleCheck:
                     yield f"{name} has no loop {index}"
                 elif index >= members[name].domain.rank:
                     yield f"loop {index} of {name} is a reduction"
-                elif index in members[name].domain.scattered:
-                    yield f"along loop {index} of {name} data says what is written"
-                elif index in members[name].domain.serial:
-                    yield f"loop {index} of {name} runs in order: no block can begin inside it"
+                elif index in members[name].domain.uncut:
+                    yield f"loop {index} of {name} runs in order, or data says what is written along it: no block can begin inside it"
                 elif name in self.in_parts:
                     if loop.carried.get(self.in_parts[name]) != (index, step):
                         yield f"{name} is evaluated in {self.in_parts[name]}, which carries another loop"
@@ -121,8 +119,8 @@ class ScheduleCheck:
                 mine = [digit for digit in self.digits.member(step.name) if self.digits.name[digit] in names]
                 if any(not self.digits.parallel(digit) for digit in mine):
                     yield f"outer loop {k} is a reduction loop of {step.name}"
-                elif any(digit.loop in step.domain.serial for digit in mine):
-                    yield f"outer loop {k} is a loop of {step.name} that runs in order"
+                elif any(digit.loop in step.domain.uncut for digit in mine):
+                    yield f"outer loop {k} is a loop of {step.name} inside which no block can begin"
                 elif len(mine) > len(names):
                     yield f"{step.name} would have to carry outer loop {k} twice"
                 elif mine and step.name not in loop.carried:
