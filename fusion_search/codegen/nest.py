@@ -29,6 +29,7 @@ class Nest:
     strip: str = ""  # start of the strip along the innermost loop
     turned: dict[tuple[int, int], tuple[Place, Linear]] = field(default_factory=dict)  # operands that were copied into scratch, turned
     joined: frozenset[int] = frozenset()  # loops that the innermost one runs through as well
+    buffers: frozenset[str] = frozenset()  # pointers to the elements of one round of lanes only
 
     def offset(self, key: str, place: Place, linear: Linear) -> str:
         """Offset of an address, all loops but the innermost in it."""
@@ -54,6 +55,8 @@ class Nest:
     def element(self, key: str, pointer: str, linear: Linear) -> str:
         """The element that a pointer gives in the innermost loop."""
         stride = linear.strides.get(self.inner, 0) if self.inner is not None else 0
+        if pointer in self.buffers:
+            return f"{pointer}[lane]"
         if stride == 0:
             return f"{pointer}[0]"
         at = "j" if stride == 1 else f"j * {self.e.step(key, self.inner or 0, stride)}"

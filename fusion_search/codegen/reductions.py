@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from fusion_search.codegen import blocks
@@ -22,10 +22,10 @@ ROWS = 8
 #: Members of a stage, each as often as rows are summed at a time, that are compiled in no time.
 BODY = 32
 LANE_WORDS = {
-    "sum": ("lanes_add", "fold_sum"),
-    "mean": ("lanes_add", "fold_sum"),
-    "max": ("lanes_max", "fold_max"),
-    "min": ("lanes_min", "fold_min"),
+    "sum": ("add", "fold_sum"),
+    "mean": ("add", "fold_sum"),
+    "max": ("max", "fold_max"),
+    "min": ("min", "fold_min"),
 }
 
 
@@ -51,15 +51,13 @@ def _emit_lanes(e: Emitter, stage: Stage, reducers: list[int]) -> None:
         return
     parallel = [a for a in stage.order if a not in reduced]
     inner = reduced[-1]
-    lanes = {i: _lanes(e, i) for i in reducers}
     # 40 million float32 terms, one after the other in 64 lanes, would lose three digits
     sums = [i for i in reducers if e.group.members[i].spec.combiner in ("sum", "mean")]
-    totals = {i: _lanes(e, i) for i in sums}
     count = w.name("k")
     with ExitStack() as stack:
         variables = open_loops(e, stack, parallel)
-        for i in reducers:
-            _fill(e, i, lanes[i])
+        lanes = {i: _started(e, i) for i in reducers}
+        totals = {i: _started(e, i) for i in sums}
         if sums:
             w.put(f"{count} = 0")
         with ExitStack() as walk:
@@ -72,14 +70,12 @@ def _emit_lanes(e: Emitter, stage: Stage, reducers: list[int]) -> None:
                 w.put(f"{count} += 1")
                 with w.block(f"if {count} % STRIPS == 0:"):
                     for i in sums:
-                        with w.block(f"if {count} == STRIPS:"):
-                            _fill(e, i, totals[i])
-                        _into(e, i, totals[i], lanes[i], "64")
-                        _fill(e, i, lanes[i])
+                        w.put(f"{totals[i]} = {_call(e, i, 'join')}({totals[i]}, {lanes[i]})")
+                        w.put(f"{lanes[i]} = {_start(e, i)}")
         if sums:
             with w.block(f"if {count} >= STRIPS:"):
                 for i in sums:
-                    _into(e, i, lanes[i], totals[i], "64")
+                    w.put(f"{lanes[i]} = {_call(e, i, 'join')}({lanes[i]}, {totals[i]})")
         for i in reducers:
             _finish(e, stage, i, _folded(e, i, lanes[i]), variables)
 
@@ -96,59 +92,90 @@ def _emit_shares(e: Emitter, stage: Stage, reducers: list[int], count: int) -> N
     start, left, at, strip, size = w.name("s"), w.name("m"), w.name("t"), w.name("t"), w.name("m")
     w.put(f"{start} = item * {share}")
     w.put(f"{left} = min({share}, {e.extent(inner)} - {start})")
-    places, lanes = {}, {}
-    for i in reducers:
-        code = COMPUTE[e.places[i].code]
-        places[i], lanes[i] = e.share(("lanes", i), count * LANES * int(code[1])), w.name("a")
-        w.put(f"{lanes[i]} = p_{code}({places[i]}, item * {LANES})")
-        _fill(e, i, lanes[i])
+    codes = {i: COMPUTE[e.places[i].code] for i in reducers}
+    places = {i: e.share(("lanes", i), count * LANES * int(codes[i][1])) for i in reducers}
+    lanes = {i: _started(e, i) for i in reducers}
     with w.block(f"for {at} in range(0, {left}, STRIP):"):
         w.put(f"{strip} = {start} + {at}")
         w.put(f"{size} = min(STRIP, {left} - {at})")
         _reduce_strip(Nest(e, stage, inner, {}, strip=strip), reducers, lanes, size)
+    for i in reducers:
+        w.put(f"lanes_store_{_bits(e, i)}(p_{codes[i]}({places[i]}, item * {LANES}), {lanes[i]})")
     w.put(f"if arrive({w.arrivals()}, {items}):")
     w.depth += 1  # up to the end of the kernel
     k = w.name("k")
     for i in reducers:
-        total = _lanes(e, i)
-        _fill(e, i, total)
+        total = _started(e, i)
         with w.block(f"for {k} in range({items}):"):
-            _into(e, i, total, f"p_{COMPUTE[e.places[i].code]}({places[i]}, {k} * {LANES})", str(LANES))
+            w.put(f"{total} = {_call(e, i)}({total}, p_{codes[i]}({places[i]}, {k} * {LANES}))")
         _finish(e, stage, i, _folded(e, i, total), {})
 
 
 def _reduce_strip(nest: Nest, reducers: list[int], lanes: Mapping[int, str], size: str) -> None:
-    """Write the maps of one strip, and reduce their values into the lanes."""
+    """Write the maps of one strip, and reduce their values into the lanes: 64 at a time, then the rest.
+
+    What 64 elements give goes through buffers, in one of which a value is to be found whether it is stored or not: LLVM keeps them in
+    registers, and the loop writes to nothing that could overlap with what it reads.
+    """
     e, stage, w = nest.e, nest.stage, nest.e.w
-    ready = prepare(nest, stage.members)
+    ready = prepare(nest, stage.defined)
     tiles = _lane_operands(nest, ready, reducers)
-    maps = [i for i in stage.members if i not in reducers]
-    if maps or any(tile is None for tile in tiles.values()):
-        buffers = {i: _strip(nest, i) for i, tile in tiles.items() if tile is None}
-        with w.block(f"for j in range({size}):"):
-            define(nest, stage.members, ready)
-            for i, buffer in buffers.items():
-                text, _ = argument(nest, ready, i, 0)
-                w.put(f"{buffer}[j] = {text}")
-        tiles |= buffers
-    for i in reducers:
-        _into(e, i, lanes[i], str(tiles[i]), size)
+    computed = [i for i, tile in tiles.items() if tile is None]
+    stored = {i: pointer for i, (pointer, linear) in ready.writes.items() if _in_lanes(nest, i, linear)}
+    before, writes = dict(nest.loaded), dict(ready.writes)
+
+    def define_all(kept: Sequence[int], first: str, steps: str) -> dict[int, str]:
+        """Write the maps of some elements from `first` on; return the buffers that keep the values of some members."""
+        buffers = {i: w.name("u") for i in kept}
+        for i, buffer in buffers.items():
+            w.put(f"{buffer} = next_{COMPUTE[e.places[i].code]}()")
+        nest.loaded, nest.values, nest.buffers = dict(before), {}, frozenset(buffers.values())
+        ready.writes = {i: (buffers.get(i, pointer), linear) for i, (pointer, linear) in writes.items()}
+        if computed or set(stage.defined) != set(reducers):
+            with w.block(f"for lane in range({steps}):"):
+                w.put(f"j = {first} + lane")
+                define(nest, stage.defined, ready)
+                for i in computed:
+                    w.put(f"{buffers[i]}[lane] = {argument(nest, ready, i, 0)[0]}")
+        return buffers
+
+    whole, at = w.name("m"), w.name("t")
+    w.put(f"{whole} = {size} // {LANES} * {LANES}")
+    with w.block(f"for {at} in range(0, {whole}, {LANES}):"):
+        buffers = define_all([*computed, *stored], at, str(LANES))
+        for i, pointer in stored.items():
+            w.put(f"lanes_put_{_bits(e, i)}(padd({pointer}, {at}), {buffers[i]})")
+        kept = {pointer: buffers[i] for i, pointer in stored.items()}
+        for i in reducers:
+            source = buffers.get(i) or kept.get(str(tiles[i])) or f"padd({tiles[i]}, {at})"
+            w.put(f"{lanes[i]} = {_call(e, i)}({lanes[i]}, {source})")
+    with w.block(f"if {whole} < {size}:"):
+        buffers = define_all(computed, whole, f"{size} - {whole}")
+        for i in reducers:
+            source = buffers.get(i) or f"padd({tiles[i]}, {whole})"
+            w.put(f"{lanes[i]} = {_call(e, i, 'rest')}({lanes[i]}, {source}, {size} - {whole})")
 
 
-def _lanes(e: Emitter, i: int) -> str:
-    """Write a buffer of running lanes; return its name."""
+def _in_lanes(nest: Nest, i: int, linear: Linear) -> bool:
+    """Whether a value is stored as it is reduced: contiguous, and of a type that lanes have."""
+    return nest.inner is not None and linear.strides.get(nest.inner, 0) == 1 and nest.e.places[i].code in ("f4", "f8")
+
+
+def _started(e: Emitter, i: int) -> str:
+    """Write the start of running lanes; return their name."""
     name = e.w.name("a")
-    e.w.put(f"{name} = lanes_{COMPUTE[e.places[i].code]}()")
+    e.w.put(f"{name} = {_start(e, i)}")
     return name
 
 
-def _fill(e: Emitter, i: int, lanes: str) -> None:
-    e.w.put(f"lanes_fill({lanes}, T_{COMPUTE[e.places[i].code]}({NEUTRAL[e.group.members[i].spec.combiner]}))")
+def _start(e: Emitter, i: int) -> str:
+    code = COMPUTE[e.places[i].code]
+    return f"lanes_{code}(T_{code}({NEUTRAL[e.group.members[i].spec.combiner]}))"
 
 
-def _into(e: Emitter, i: int, lanes: str, values: str, count: str) -> None:
-    """Reduce values into running lanes."""
-    e.w.put(f"{LANE_WORDS[e.group.members[i].spec.combiner][0]}_{_bits(e, i)}({lanes}, {values}, {count})")
+def _call(e: Emitter, i: int, what: str = "") -> str:
+    """Name of the function that reduces into running lanes 64 elements, the ``rest``, or other lanes, to ``join``."""
+    return f"lanes_{what}{'_' if what else ''}{LANE_WORDS[e.group.members[i].spec.combiner][0]}_{_bits(e, i)}"
 
 
 def _folded(e: Emitter, i: int, lanes: str) -> str:
@@ -157,12 +184,6 @@ def _folded(e: Emitter, i: int, lanes: str) -> str:
 
 def _bits(e: Emitter, i: int) -> str:
     return "f64" if COMPUTE[e.places[i].code] == "f8" else "f32"
-
-
-def _strip(nest: Nest, i: int) -> str:
-    name = nest.e.w.name("u")
-    nest.e.w.put(f"{name} = strip_{COMPUTE[nest.e.places[i].code]}()")
-    return name
 
 
 def _lane_operands(nest: Nest, ready: Ready, reducers: list[int]) -> dict[int, str | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -148,31 +149,36 @@ _JOIN = {"add": np.add, "max": np.maximum, "min": np.minimum}
 _START = {"add": -0.0, "max": -math.inf, "min": math.inf}
 
 
-def _lanes_fill(acc: Pointer, value: Any) -> None:
+def _lanes(word: str) -> Callable[[Array, Pointer], Array]:
+    join = _JOIN[word]
+    return lambda lanes, pointer: join(lanes, pointer.take(64))
+
+
+def _rest(word: str) -> Callable[[Array, Pointer, int], Array]:
+    join = _JOIN[word]
+
+    def rest(lanes: Array, pointer: Pointer, n: int) -> Array:
+        padded = np.full(64, _START[word], lanes.dtype)
+        padded[:n] = pointer.take(n)
+        return np.asarray(join(lanes, padded))
+
+    return rest
+
+
+def _store(pointer: Pointer, lanes: Array) -> None:
     for lane in range(64):
-        acc[lane] = value
+        pointer[lane] = lanes[lane]
 
 
-def _lanes(word: str) -> Callable[[Pointer, Pointer, int], None]:
+def _put(pointer: Pointer, source: Pointer) -> None:
+    for lane, value in enumerate(source.take(64)):
+        pointer[lane] = value
+
+
+def _fold(word: str) -> Callable[[Array], Any]:
     join = _JOIN[word]
 
-    def update(acc: Pointer, pointer: Pointer, n: int) -> None:
-        values, lanes = pointer.take(n), acc.take(64).copy()
-        padded = np.full(-(-n // 64) * 64, _START[word], values.dtype)
-        padded[:n] = values
-        for row in padded.reshape(-1, 64):
-            lanes = join(lanes, row)
-        for lane in range(64):
-            acc[lane] = lanes[lane]
-
-    return update
-
-
-def _fold(word: str) -> Callable[[Pointer], Any]:
-    join = _JOIN[word]
-
-    def fold(acc: Pointer) -> Any:
-        lanes = acc.take(64)
+    def fold(lanes: Array) -> Any:
         while lanes.size > 1:
             lanes = join(lanes[: lanes.size // 2], lanes[lanes.size // 2 :])
         return lanes[0]
@@ -345,13 +351,16 @@ def namespace(memory: Memory) -> dict[str, Any]:
     names |= {"T_f4": _F32, "T_f8": _F64, "np": _Np(), "STRIP": STRIP, "KERNEL_SIGNATURE": None, "Interleaved": None, "Folded": None}
     names |= {"cfunc": lambda *args, **options: lambda function: function}
     names |= {f"p_{code}": memory.pointer(code) for code in ELEMENTS}
-    names |= {f"lanes_{code}": stack(code, 64, memory) for code in ("f4", "f8")}
-    names |= {f"strip_{code}": stack(code, STRIP, memory) for code in ("f4", "f8")}
-    names |= {"table": memory.table, "select": _select, "checked_index": checked_index, "lanes_fill": _lanes_fill}
+    names |= {f"lanes_{code}": partial(np.full, 64) for code in ("f4", "f8")}
+    names |= {f"next_{code}": stack(code, 64, memory) for code in ("f4", "f8")}
+    names["padd"] = lambda pointer, n: Pointer(pointer.buffer, pointer.start + n, pointer.now, pointer.first)
+    names |= {"table": memory.table, "select": _select, "checked_index": checked_index}
     names["turn"] = _turn
     names["prefetch_rows"] = lambda address, rows, row_bytes, n_bytes: None
     for bits in ("f32", "f64"):
         names |= {f"lanes_{word}_{bits}": _lanes(word) for word in _JOIN}
+        names |= {f"lanes_rest_{word}_{bits}": _rest(word) for word in _JOIN}
+        names |= {f"lanes_join_add_{bits}": np.add, f"lanes_store_{bits}": _store, f"lanes_put_{bits}": _put}
         names |= {f"fold_{'sum' if word == 'add' else word}_{bits}": _fold(word) for word in _JOIN}
     names |= _maths()
     names |= dict.fromkeys(("relu32", "relu64"), lambda x: np.maximum(x, type(x)(0)) + type(x)(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -122,16 +123,14 @@ def test_nothing_is_read_that_was_overwritten(make: Any, direct: bool) -> None:
         np.testing.assert_allclose(got[name], want, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def stores(graph: Graph) -> int:
-    """Elements written to memory in loops, rows of numbers left out."""
-    return sum("[j] = " in line for line in kernel_of(graph).source.splitlines())
+def stored(graph: Graph) -> set[str]:
+    """Pointers that loops write elements to."""
+    return set(re.findall(r"^ *(\w+)\[j\] = ", kernel_of(graph).source, re.MULTILINE))
 
 
 def test_a_value_that_waits_is_stored_once() -> None:
-    # the sum, the squares that are summed, the result
-    assert stores(layer_norm(2000, F32)) == 3
-    # of a live-in nothing waits: what is reduced, and the result
-    assert stores(of_a_live_in(2000, F32)) == 2
+    assert len(stored(layer_norm(2000, F32))) == 2  # the sum, and the result
+    assert len(stored(of_a_live_in(2000, F32))) == 1  # the result: of a live-in nothing waits
     assert "S + " not in kernel_of(of_a_live_in(2000, F32)).source
-    assert stores(of_two_values(2000, F32)) == 2
-    assert kernel_of(dear(2000, F32)).source.count("exp") == 1
+    assert len(stored(of_two_values(2000, F32))) == 2  # the sum in the place of the result, and the result
+    assert kernel_of(dear(2000, F32)).source.count("exp32(") == 2  # of whole blocks of lanes, and of the rest

@@ -24,10 +24,9 @@ T_u1, T_u2, T_u4, T_u8 = np.uint8, np.uint16, np.uint32, np.uint64
 STRIP = 1024
 #: Strips that are summed before their lanes are added to those of the strips before.
 STRIPS = 64
-lanes_f4 = make_stack(64, types.float32)
-lanes_f8 = make_stack(64, types.float64)
-strip_f4 = make_stack(STRIP, types.float32)
-strip_f8 = make_stack(STRIP, types.float64)
+#: What is reduced in lanes next, one element a lane.
+next_f4 = make_stack(64, types.float32)
+next_f8 = make_stack(64, types.float64)
 
 
 @njit(**INLINE)

@@ -8,16 +8,16 @@ one keeps the sign of zeros.  The order depends on the number of elements only.
 Maxima and minima keep NaN (any NaN gives the canonical one); which of +0.0 and
 -0.0 wins is decided by the same tree.
 
-A kernel that computes its elements tile by tile keeps 64 running lanes in a
-stack buffer: `lanes_fill`, then `lanes_add` (`lanes_max`, `lanes_min`) for each
-tile (all tiles but the last a multiple of 64 elements), then `fold_sum`
-(`fold_max`, `fold_min`); this gives the bits of one call over everything.
+A kernel that computes its elements as it goes keeps 64 running lanes in a variable of type `Lanes`, whose vectors are
+registers: `lanes_f4` (`lanes_f8`) starts it, `lanes_add` (`lanes_max`, `lanes_min`) reduces 64 elements into it,
+`lanes_rest_add` the last ones when they are fewer, `fold_sum` (`fold_max`, `fold_min`) ends it. The 64 elements come from
+memory; where the kernel has just written them to a buffer of its own, LLVM hands them over in registers.
 """
 
 from llvmlite import ir
 from numba import njit
 from numba.core import cgutils, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, models, register_model
 
 from fusion_search.codegen.rt.intrinsics import F32, F64, I1, I32, I64, INLINE
 
@@ -25,6 +25,21 @@ from fusion_search.codegen.rt.intrinsics import F32, F64, I1, I32, I64, INLINE
 LANES = 64
 
 _NEUTRAL = {"sum": -0.0, "max": float("-inf"), "min": float("inf")}
+
+
+class Lanes(types.Type):  # type: ignore[misc]  # numba has no types
+    """Type of 64 running lanes of float32 or float64."""
+
+    def __init__(self, element):
+        self.element = element
+        super().__init__(f"lanes of {element}")
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager, lanes):
+        scheme = _Scheme(lanes.element, "sum")
+        super().__init__(manager, lanes, ir.LiteralStructType([ir.VectorType(scheme.elem, scheme.width)] * scheme.count))
 
 
 class _Scheme:
@@ -77,30 +92,20 @@ class _Scheme:
         neutral = self.splat(_NEUTRAL[self.kind], width)
         return builder.call(fn, [at, ir.Constant(I32, self.size), mask, neutral])
 
-    def accumulate(self, builder, ptr, n, start):
-        """Reduce `n` elements into the vectors `start`; return the new vectors."""
-        vec = ir.VectorType(self.elem, self.width)
-        acc = [cgutils.alloca_once(builder, vec) for _ in range(self.count)]
-        for slot, value in zip(acc, start, strict=True):
-            builder.store(value, slot)
-        lanes = ir.Constant(I64, LANES)
-        blocks = builder.sdiv(n, lanes)
-        with cgutils.for_range(builder, blocks) as loop:
-            base = builder.mul(loop.index, lanes)
-            for v in range(self.count):
-                at = builder.add(base, ir.Constant(I64, v * self.width))
-                x = self.load(builder, ptr, at)
-                x = self.combine(builder, builder.load(acc[v]), x, self.width)
-                builder.store(x, acc[v])
-        base = builder.mul(blocks, lanes)
-        rem = builder.sub(n, base)
-        with builder.if_then(builder.icmp_signed(">", rem, ir.Constant(I64, 0))):
-            for v in range(self.count):
-                at = builder.add(base, ir.Constant(I64, v * self.width))
-                x = self.load_masked(builder, ptr, at, v * self.width, rem)
-                x = self.combine(builder, builder.load(acc[v]), x, self.width)
-                builder.store(x, acc[v])
-        return [builder.load(slot) for slot in acc]
+    def unpack(self, builder, lanes):
+        """Return the vectors of a value of type `Lanes`."""
+        return [builder.extract_value(lanes, v) for v in range(self.count)]
+
+    def pack(self, builder, vectors):
+        """Return a value of type `Lanes`."""
+        lanes = ir.Constant(ir.LiteralStructType([vectors[0].type] * self.count), ir.Undefined)
+        for v, vector in enumerate(vectors):
+            lanes = builder.insert_value(lanes, vector, v)
+        return lanes
+
+    def first(self, v):
+        """Return the lane at which a vector begins."""
+        return ir.Constant(I64, v * self.width)
 
     def fold(self, builder, vectors):
         """Halve the lanes until one is left."""
@@ -120,80 +125,136 @@ class _Scheme:
         return builder.extract_element(value, ir.Constant(I32, 0))
 
 
-def _make_reduce(nb_type, kind):
-    """Build ``reduce(ptr, n)`` over `n` contiguous elements."""
-    scheme = _Scheme(nb_type, kind)
+_F4, _F8 = Lanes(types.float32), Lanes(types.float64)
 
-    def lane_reduce(typingctx, ptr, n):
+
+def _make_start(lanes):
+    """Build ``start(value)``: all lanes of one value, -0.0, -inf or inf for sum, max, min."""
+    scheme = _Scheme(lanes.element, "sum")
+
+    def lanes_start(typingctx, value):
         def codegen(context, builder, signature, args):
-            start = [scheme.splat(_NEUTRAL[kind], scheme.width)] * scheme.count
-            return scheme.fold(builder, scheme.accumulate(builder, args[0], args[1], start))
+            undef = ir.Constant(ir.VectorType(scheme.elem, scheme.width), ir.Undefined)
+            one = builder.insert_element(undef, args[0], ir.Constant(I32, 0))
+            all_of_it = builder.shuffle_vector(one, undef, ir.Constant(ir.VectorType(I32, scheme.width), [0] * scheme.width))
+            return scheme.pack(builder, [all_of_it] * scheme.count)
 
-        return nb_type(types.CPointer(nb_type), types.int64), codegen
+        return lanes(lanes.element), codegen
 
-    return intrinsic(lane_reduce)
+    return intrinsic(lanes_start)
 
 
-def _make_update(nb_type, kind):
-    """Build ``update(acc, ptr, n)``: reduce a tile into 64 running lanes."""
-    scheme = _Scheme(nb_type, kind)
+def _make_update(lanes, kind):
+    """Build ``update(lanes, ptr)``: reduce 64 elements into running lanes."""
+    scheme = _Scheme(lanes.element, kind)
 
-    def lanes_update(typingctx, acc, ptr, n):
+    def lanes_update(typingctx, acc, ptr):
         def codegen(context, builder, signature, args):
-            at = [ir.Constant(I64, v * scheme.width) for v in range(scheme.count)]
-            start = [scheme.load(builder, args[0], a) for a in at]
-            out = scheme.accumulate(builder, args[1], args[2], start)
-            for a, value in zip(at, out, strict=True):
-                builder.store(value, scheme.pointer(builder, args[0], a), align=scheme.size)
-            return context.get_dummy_value()
+            old = scheme.unpack(builder, args[0])
+            new = [scheme.load(builder, args[1], scheme.first(v)) for v in range(scheme.count)]
+            return scheme.pack(builder, [scheme.combine(builder, a, x, scheme.width) for a, x in zip(old, new, strict=True)])
 
-        pointer = types.CPointer(nb_type)
-        return types.void(pointer, pointer, types.int64), codegen
+        return lanes(lanes, types.CPointer(lanes.element)), codegen
 
     return intrinsic(lanes_update)
 
 
-def _make_fold(nb_type, kind):
-    """Build ``fold(acc)``: reduce 64 running lanes to a number."""
-    scheme = _Scheme(nb_type, kind)
+def _make_rest(lanes, kind):
+    """Build ``rest(lanes, ptr, n)``: reduce the last elements, fewer than 64, into running lanes."""
+    scheme = _Scheme(lanes.element, kind)
+
+    def lanes_rest(typingctx, acc, ptr, n):
+        def codegen(context, builder, signature, args):
+            vectors = scheme.unpack(builder, args[0])
+            for v, old in enumerate(vectors):
+                x = scheme.load_masked(builder, args[1], scheme.first(v), v * scheme.width, args[2])
+                vectors[v] = scheme.combine(builder, old, x, scheme.width)
+            return scheme.pack(builder, vectors)
+
+        return lanes(lanes, types.CPointer(lanes.element), types.int64), codegen
+
+    return intrinsic(lanes_rest)
+
+
+def _make_join(lanes, kind):
+    """Build ``join(lanes, more)``: reduce running lanes into others."""
+    scheme = _Scheme(lanes.element, kind)
+
+    def lanes_join(typingctx, acc, more):
+        def codegen(context, builder, signature, args):
+            pairs = zip(*(scheme.unpack(builder, arg) for arg in args), strict=True)
+            return scheme.pack(builder, [scheme.combine(builder, a, x, scheme.width) for a, x in pairs])
+
+        return lanes(lanes, lanes), codegen
+
+    return intrinsic(lanes_join)
+
+
+def _make_fold(lanes, kind):
+    """Build ``fold(lanes)``: reduce 64 running lanes to a number."""
+    scheme = _Scheme(lanes.element, kind)
 
     def lanes_fold(typingctx, acc):
         def codegen(context, builder, signature, args):
-            at = [ir.Constant(I64, v * scheme.width) for v in range(scheme.count)]
-            return scheme.fold(builder, [scheme.load(builder, args[0], a) for a in at])
+            return scheme.fold(builder, scheme.unpack(builder, args[0]))
 
-        return nb_type(types.CPointer(nb_type)), codegen
+        return lanes.element(lanes), codegen
 
     return intrinsic(lanes_fold)
 
 
-lane_sum_f32 = _make_reduce(types.float32, "sum")
-lane_max_f32 = _make_reduce(types.float32, "max")
-lane_min_f32 = _make_reduce(types.float32, "min")
-lane_sum_f64 = _make_reduce(types.float64, "sum")
-lane_max_f64 = _make_reduce(types.float64, "max")
-lane_min_f64 = _make_reduce(types.float64, "min")
+def _make_store(lanes):
+    """Build ``store(ptr, lanes)``: write 64 running lanes to memory."""
+    scheme = _Scheme(lanes.element, "sum")
 
-lanes_add_f32 = _make_update(types.float32, "sum")
-lanes_max_f32 = _make_update(types.float32, "max")
-lanes_min_f32 = _make_update(types.float32, "min")
-lanes_add_f64 = _make_update(types.float64, "sum")
-lanes_max_f64 = _make_update(types.float64, "max")
-lanes_min_f64 = _make_update(types.float64, "min")
+    def lanes_store(typingctx, ptr, acc):
+        def codegen(context, builder, signature, args):
+            for v, vector in enumerate(scheme.unpack(builder, args[1])):
+                builder.store(vector, scheme.pointer(builder, args[0], scheme.first(v)), align=scheme.size)
+            return context.get_dummy_value()
 
-fold_sum_f32 = _make_fold(types.float32, "sum")
-fold_max_f32 = _make_fold(types.float32, "max")
-fold_min_f32 = _make_fold(types.float32, "min")
-fold_sum_f64 = _make_fold(types.float64, "sum")
-fold_max_f64 = _make_fold(types.float64, "max")
-fold_min_f64 = _make_fold(types.float64, "min")
+        return types.void(types.CPointer(lanes.element), lanes), codegen
+
+    return intrinsic(lanes_store)
 
 
-@njit(**INLINE)
-def lanes_fill(acc, value):
-    """Set 64 running lanes to `value`: -0.0, -inf or inf for sum, max, min."""
-    for lane in range(64):
-        acc[lane] = value
+def _make_put(lanes):
+    """Build ``put(ptr, source)``: copy 64 elements from a buffer.
+
+    A loop that writes to a buffer of its own only needs no test that what it reads does not overlap with it.
+    """
+    scheme = _Scheme(lanes.element, "sum")
+
+    def lanes_put(typingctx, ptr, source):
+        def codegen(context, builder, signature, args):
+            for v in range(scheme.count):
+                vector = scheme.load(builder, args[1], scheme.first(v))
+                builder.store(vector, scheme.pointer(builder, args[0], scheme.first(v)), align=scheme.size)
+            return context.get_dummy_value()
+
+        return types.void(types.CPointer(lanes.element), types.CPointer(lanes.element)), codegen
+
+    return intrinsic(lanes_put)
+
+
+lanes_f4, lanes_f8 = _make_start(_F4), _make_start(_F8)
+lanes_store_f32, lanes_store_f64 = _make_store(_F4), _make_store(_F8)
+lanes_put_f32, lanes_put_f64 = _make_put(_F4), _make_put(_F8)
+
+lanes_add_f32, lanes_add_f64 = _make_update(_F4, "sum"), _make_update(_F8, "sum")
+lanes_max_f32, lanes_max_f64 = _make_update(_F4, "max"), _make_update(_F8, "max")
+lanes_min_f32, lanes_min_f64 = _make_update(_F4, "min"), _make_update(_F8, "min")
+
+lanes_rest_add_f32, lanes_rest_add_f64 = _make_rest(_F4, "sum"), _make_rest(_F8, "sum")
+lanes_rest_max_f32, lanes_rest_max_f64 = _make_rest(_F4, "max"), _make_rest(_F8, "max")
+lanes_rest_min_f32, lanes_rest_min_f64 = _make_rest(_F4, "min"), _make_rest(_F8, "min")
+
+# only sums are long enough to be summed anew
+lanes_join_add_f32, lanes_join_add_f64 = _make_join(_F4, "sum"), _make_join(_F8, "sum")
+
+fold_sum_f32, fold_sum_f64 = _make_fold(_F4, "sum"), _make_fold(_F8, "sum")
+fold_max_f32, fold_max_f64 = _make_fold(_F4, "max"), _make_fold(_F8, "max")
+fold_min_f32, fold_min_f64 = _make_fold(_F4, "min"), _make_fold(_F8, "min")
 
 
 # Integer reductions need no lanes: they are exact in any order, and LLVM

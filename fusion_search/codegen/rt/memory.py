@@ -126,10 +126,6 @@ def make_stack(n, nb_type=types.float32, align=64):
     return intrinsic(stack)
 
 
-stack64_f4 = make_stack(64)
-stack64_f8 = make_stack(64, types.float64)
-
-
 @intrinsic
 def mem_set(typingctx, addr, byte, n_bytes):
     """Fill `n_bytes` bytes at `addr` with the low byte of `byte`."""

@@ -36,21 +36,23 @@ def kernels(tmp_path_factory):
     for kind, update in (("sum", "add"), ("max", "max"), ("min", "min")):
         for size, dt in ((32, "f4"), (64, "f8")):
             names.append(f"k_{kind}{size}")
+            number = {"f4": "np.float32", "f8": "np.float64"}[dt]
             start = {"sum": "-0.0", "max": "-np.inf", "min": "np.inf"}[kind]
             source += f"""
 @cfunc(KERNEL_SIGNATURE, cache=True, error_model="numpy")
 def k_{kind}{size}(args, scratch, lo, hi):
     t = table(args)
     out = p_{dt}(t[1], 0)
-    out[0] = lane_{kind}_f{size}(p_{dt}(t[0], 0), hi)
-    acc = stack64_{dt}()
-    lanes_fill(acc, {start})
-    done = 0
-    while done < hi:
-        n = min(128, hi - done)
-        lanes_{update}_f{size}(acc, p_{dt}(t[0], done), n)
-        done += n
-    out[1] = fold_{kind}_f{size}(acc)
+    x = p_{dt}(t[0], 0)
+    acc = lanes_{dt}({number}({start}))
+    whole = hi // 64 * 64
+    for at in range(0, whole, 64):
+        acc = lanes_{update}_f{size}(acc, padd(x, at))
+    if whole < hi:
+        acc = lanes_rest_{update}_f{size}(acc, padd(x, whole), hi - whole)
+    out[0] = fold_{kind}_f{size}(acc)
+    lanes_store_f{size}(p_{dt}(t[2], 0), acc)
+    out[1] = fold_{kind}_f{size}(lanes_{update}_f{size}(lanes_{dt}({number}({start})), p_{dt}(t[2], 0)))
 
 """
     for kind in ("sum", "max", "min"):
@@ -77,7 +79,7 @@ def test_tree(kernels, kind, size):
             for value in special[:n]:
                 x[rng.integers(n)] = value
             out = np.empty(2, dtype)
-            run_kernel(kernels[f"k_{kind}{size}"], [x, out], n)
+            run_kernel(kernels[f"k_{kind}{size}"], [x, out, np.empty(64, dtype)], n)
             with np.errstate(invalid="ignore"):
                 expected = model(kind, x)
             if np.isnan(expected):
