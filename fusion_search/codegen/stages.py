@@ -236,6 +236,8 @@ def _of_one_value(group: GroupAccess, stages: list[Stage], stage_of: dict[int, i
         producer = group.producers.get((i, k))
         if producer is not None and (producer in skip or producer in group.in_parts or stage_of[producer] == now):
             return False
+        if producer is not None and any(producer in stage.again for stage in stages):
+            return False  # it is computed again itself, and lies nowhere
         linear = group.reads.get((i, k)) if producer is None else group.writes[producer]
         if linear is None or (producer is not None and not group.identity[(i, k)]):
             return False
