@@ -357,6 +357,7 @@ def namespace(memory: Memory) -> dict[str, Any]:
     names |= {"table": memory.table, "select": _select, "checked_index": checked_index}
     names["turn"] = _turn
     names["prefetch_rows"] = lambda address, rows, row_bytes, n_bytes: None
+    names["fetch_ahead"] = lambda pointer, i, lines: None
     for bits in ("f32", "f64"):
         names |= {f"lanes_{word}_{bits}": _lanes(word) for word in _JOIN}
         names |= {f"lanes_rest_{word}_{bits}": _rest(word) for word in _JOIN}
