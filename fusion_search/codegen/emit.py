@@ -236,6 +236,10 @@ class Emitter:
         """How many steps a stage takes along a loop: the block's size, or the extent."""
         return self.sizes.get(atom) or self.extent(atom)
 
+    def terms(self, i: int) -> str:
+        """Name of the number of elements that one result of a reduction is made of."""
+        return self.w.number(("count of", i), prod(self.group.extents[a] for a in self.group.loops[i].reduced))
+
     def base(self, key: str, place: Place, linear: Linear) -> str:
         """Offset of an address at this item; in scratch, the blocked loops that it spans count from the block's start."""
         strides, offset = linear.strides, linear.offset
