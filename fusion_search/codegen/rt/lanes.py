@@ -27,7 +27,7 @@ LANES = 64
 _NEUTRAL = {"sum": -0.0, "max": float("-inf"), "min": float("inf")}
 
 
-class Lanes(types.Type):  # type: ignore[misc]  # numba has no types
+class Lanes(types.Type):
     """Type of 64 running lanes of float32 or float64."""
 
     def __init__(self, element):
