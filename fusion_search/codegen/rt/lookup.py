@@ -165,4 +165,57 @@ def make_scale_floor(width=HOST_WIDTH):
     return intrinsic(scale_floor)
 
 
+def _clamped(builder, x, least, most):
+    """Clamp a float32; NaN stays."""
+    low, high = ir.Constant(F32, least), ir.Constant(F32, most)
+    x = builder.select(builder.fcmp_ordered(">", x, high), high, x)
+    return builder.select(builder.fcmp_ordered("<", x, low), low, x)
+
+
+def make_ends(least, most, small, width=HOST_WIDTH):
+    """Build intrinsics ``ends(x)`` and ``rest(r)`` for a function that scales by powers of two what it makes of a small rest.
+
+    Outside of `least` to `most` the scale alone decides, if only the rest stays small. AVX-512 sees to that by one instruction on the
+    rest, also where it is NaN because `x` is infinite (of a NaN the scale makes NaN), in the place of two on `x`.
+
+    Parameters
+    ----------
+    least, most : float
+        Beyond these the function of a float32 is 0 or infinite.
+    small : float
+        More than any rest between them.
+    width : int
+        16 for the instruction of AVX-512; otherwise `ends` clamps, and `rest` does nothing.
+    """
+    native = width == 16
+
+    def clamp(builder, x):
+        return _clamped(builder, x, least, most)
+
+    def same(builder, x):
+        return x
+
+    def nearest(builder, r):
+        kind = r.type
+        smaller = _declared(
+            builder, "llvm.x86.avx512.mask.range.ps.512", kind, [kind, kind, I32, kind, ir.IntType(16), I32]
+        )  # the smaller magnitude, with the sign of the first
+        bound, nothing = ir.Constant(kind, [small] * kind.count), ir.Constant(kind, ir.Undefined)
+        return builder.call(smaller, [r, bound, _int(2), nothing, _int(-1, 16), _int(4)])
+
+    def build(name, scalar, vector):
+        def intrinsic_of(typingctx, x):
+            def codegen(context, builder, signature, args):
+                if not native:
+                    return scalar(builder, *args)
+                return builder.call(_define(builder.module, name, ir.FunctionType(F32, [F32]), scalar, vector, 16), args)
+
+            return types.float32(types.float32), codegen
+
+        return intrinsic(intrinsic_of)
+
+    bits = blake2b(np.asarray([least, most, small], np.float32).tobytes(), digest_size=8).hexdigest()
+    return build(f"fs_ends_{bits}", clamp, same), build(f"fs_rest_{bits}", same, nearest)
+
+
 scale_floor32 = make_scale_floor()

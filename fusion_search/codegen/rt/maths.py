@@ -35,7 +35,7 @@ from fusion_search.codegen.rt.intrinsics import (
     rint64,
     select,
 )
-from fusion_search.codegen.rt.lookup import make_lookup, scale_floor32
+from fusion_search.codegen.rt.lookup import make_ends, make_lookup, scale_floor32
 from fusion_search.codegen.rt.tables import ROOTS, ROOTS_LOW, TANH
 
 F = np.float32
@@ -56,13 +56,16 @@ _root, _root_low = make_lookup(ROOTS), make_lookup(ROOTS_LOW)
 _SIXTEENTHS = F(786432.0)
 
 
+_ends, _rest = make_ends(-104.0, 89.0, 0.5)
+_end_below, _ = make_ends(-104.0, np.inf, 0.5)
+
+
 @njit(**INLINE)
-def exp32_within(x):
-    """Exponential of a float32 between -104 and 89, or NaN."""
+def _exp32(x):
     t = fma32(x, F(1.44269504088896341), _SIXTEENTHS)
     k = t - _SIXTEENTHS
     r = fma32(-k, F(0.693145751953125), x)
-    r = fma32(-k, F(1.42860682030941723212e-6), r)
+    r = _rest(fma32(-k, F(1.42860682030941723212e-6), r))
     # exp(r) - 1 for r up to 1 / 46, minimax: 0.03 ulp. The low part of the root makes up for its rounding.
     q = fma32(fma32(F(1.6667e-1), r, F(5.000162e-1)), r * r, r)
     index = f32_bits(t)
@@ -73,13 +76,13 @@ def exp32_within(x):
 @njit(**INLINE)
 def exp32_neg(x):
     """Exponential of a float32 that is at most 0, or NaN (softmax)."""
-    return exp32_within(F(-104.0) if x < F(-104.0) else x)
+    return _exp32(_end_below(x))
 
 
 @njit(**INLINE)
 def exp32(x):
     """Exponential of a float32."""
-    return exp32_neg(F(89.0) if x > F(89.0) else x)
+    return _exp32(_ends(x))
 
 
 @njit(**INLINE)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numba import cfunc
 
+from fusion_search.codegen.rt import maths
 from fusion_search.codegen.rt.driver import KERNEL_SIGNATURE
 from fusion_search.codegen.rt.interleave import Folded, Interleaved
 from fusion_search.codegen.rt.lookup import HOST_WIDTH, make_lookup, make_scale_floor
@@ -69,6 +70,31 @@ def _scale_kernel(scale, options):
             out[i] = scale(x[i], k[i])
 
     return kernel
+
+
+@pytest.mark.parametrize("options", COMPILERS, ids=["plain", "interleaved", "folded"])
+@pytest.mark.parametrize("name", ["exp32", "exp32_neg"])
+def test_far_beyond_its_ends_an_exponential_is_0_or_infinite_in_every_form(name, options):
+    function = getattr(maths, name)
+
+    @cfunc(KERNEL_SIGNATURE, error_model="numpy", **options)
+    def kernel(args, scratch, lo, hi):
+        t = table(args)
+        x, out = p_f4(t[0], 0), p_f4(t[1], 0)
+        for i in range(lo, hi):
+            out[i] = function(x[i])
+
+    far = [-np.inf, -3e38, -1e30, -3e5, -1e5, -150.0, -104.5, -103.9, -90.0, -0.0, 0.0, np.nan, -np.nan]
+    if name == "exp32":
+        far += [88.0, 88.73, 89.5, 150.0, 1e5, 3e5, 1e30, 3e38, np.inf]
+    with np.errstate(over="ignore"):
+        want = np.exp(np.array(far, np.float64)).astype(np.float32)
+    for n in (1, 16, 64, 130):  # elements alone, in vectors, in several vectors at a time
+        x = np.repeat(np.array(far, np.float32), n)
+        out = np.zeros_like(x)
+        run_kernel(kernel.address, [x, out], x.size)
+        np.testing.assert_allclose(out, np.repeat(want, n), rtol=2e-7, atol=0)
+        assert all(same_bits(part, np.repeat(part[:1], n)) for part in out.reshape(-1, n) if not np.isnan(part[0]))
 
 
 def test_a_table_of_another_size_is_refused():
