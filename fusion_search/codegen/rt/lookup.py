@@ -185,9 +185,10 @@ def make_ends(least, most, small, width=HOST_WIDTH):
     small : float
         More than any rest between them.
     width : int
-        16 for the instruction of AVX-512; otherwise `ends` clamps, and `rest` does nothing.
+        16 for the instruction of AVX-512, where the processor has it (the first to have AVX-512 did not); otherwise `ends` clamps, and
+        `rest` does nothing.
     """
-    native = width == 16
+    native = width == 16 and _HOST.get("avx512dq", False)
 
     def clamp(builder, x):
         return _clamped(builder, x, least, most)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numba import cfunc
 
-from fusion_search.codegen.rt import maths
+from fusion_search.codegen.rt import lookup, maths
 from fusion_search.codegen.rt.driver import KERNEL_SIGNATURE
 from fusion_search.codegen.rt.interleave import Folded, Interleaved
-from fusion_search.codegen.rt.lookup import HOST_WIDTH, make_lookup, make_scale_floor
+from fusion_search.codegen.rt.lookup import HOST_WIDTH, make_ends, make_lookup, make_scale_floor
 from fusion_search.codegen.rt.memory import p_f4, p_i4, table
 from tests.codegen.rt.helpers import run_kernel, same_bits
 
@@ -95,6 +95,25 @@ def test_far_beyond_its_ends_an_exponential_is_0_or_infinite_in_every_form(name,
         run_kernel(kernel.address, [x, out], x.size)
         np.testing.assert_allclose(out, np.repeat(want, n), rtol=2e-7, atol=0)
         assert all(same_bits(part, np.repeat(part[:1], n)) for part in out.reshape(-1, n) if not np.isnan(part[0]))
+
+
+def test_without_the_instruction_the_ends_are_clamped_and_the_rest_is_left(monkeypatch):
+    monkeypatch.setitem(lookup._HOST, "avx512dq", False)
+    ends, rest = make_ends(-3.0, 2.0, 0.5, 16)
+
+    @cfunc(KERNEL_SIGNATURE, error_model="numpy")
+    def kernel(args, scratch, lo, hi):
+        t = table(args)
+        x, clamped, left = p_f4(t[0], 0), p_f4(t[1], 0), p_f4(t[2], 0)
+        for i in range(lo, hi):
+            clamped[i] = ends(x[i])
+            left[i] = rest(x[i])
+
+    x = np.array([-np.inf, -4, -3, -0.1, 0, 1.9, 2.5, np.inf, np.nan] * 8, np.float32)
+    clamped, left = np.zeros_like(x), np.zeros_like(x)
+    run_kernel(kernel.address, [x, clamped, left], x.size)
+    np.testing.assert_array_equal(clamped, np.clip(x, -3, 2))
+    np.testing.assert_array_equal(left, x)
 
 
 def test_a_table_of_another_size_is_refused():
