@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
-from math import prod
 
 from fusion_search.codegen.access import Linear
 from fusion_search.codegen.emit import Emitter, Place
 from fusion_search.codegen.extents import actual
 from fusion_search.codegen.nest import Nest, define, indirect, open_loops, prepare
 from fusion_search.codegen.stages import Stage, components
+from fusion_search.codegen.streaming import write_row
 
-#: Results from here on lie in memory, those of the same run beside them.
-FAR_BYTES = 16 << 20
-#: Elements of a strip whose lines are fetched at a time: more at once than the processor can have under way makes it wait.
-STRIP_ELEMENTS = 256
 #: Tensors that one nest may walk at a time: with more, equal distances between them leave a cache set too few ways.
 STREAMS = 7
 
@@ -48,43 +43,9 @@ def _emit_nest(e: Emitter, stage: Stage) -> None:
         nest = Nest(e, stage, inner, variables, joined=frozenset(joined))
         ready = prepare(nest, stage.members)
         if inner is not None:
-            count = " * ".join(e.bound(a) for a in (*joined, inner))
-            written = _written_alone(e, stage)
-            steps = f"range({count})" if written is None else _fetching(e, stack, written, ready.writes[written][0], count)
-            stack.enter_context(e.w.block(f"for j in {steps}:"))
-        define(nest, stage.members, ready)
-
-
-def _written_alone(e: Emitter, stage: Stage) -> int | None:
-    """Find the result of a nest that computes long for each line of it, and reads nothing as large: an exponential of an outer sum."""
-    results = [i for i in stage.members if e.places[i].kind == "tensor"]
-    if len(results) != 1 or not any(e.group.members[i].spec.flop_class == "special" for i in stage.members):
-        return None
-    (i,) = results
-    loops = {a for a, step in e.places[i].strides.items() if step}
-    if e.places[i].strides.get(stage.order[-1]) != 1:
-        return None
-    for m in stage.members:
-        for k in range(len(e.group.members[m].operands)):
-            how, _, linear, _ = e.source_of(m, k)
-            if how == "memory" and linear is not None and loops <= {a for a, step in linear.strides.items() if step}:
-                return None
-    return i
-
-
-def _fetching(e: Emitter, stack: ExitStack, i: int, pointer: str, count: str) -> str:
-    """Cut the innermost loop into strips, each of which fetches lines of the result to come; return the steps of one.
-
-    A processor foresees what is read, line after line, and stores beside it, but not stores alone. In a cache they need no help.
-    """
-    w, member = e.w, e.group.members[i]
-    far = actual(prod(member.shape)) * member.itemsize >= FAR_BYTES
-    lines = w.number(("lines to fetch", i), STRIP_ELEMENTS * member.itemsize // 64 if far else 0)
-    strip = w.number(("strip", i), STRIP_ELEMENTS if far else sys.maxsize // 2)
-    start = w.name("t")
-    stack.enter_context(w.block(f"for {start} in range(0, {count}, {strip}):"))
-    w.put(f"fetch_ahead({pointer}, {start}, {lines})")
-    return f"range({start}, min({start} + {strip}, {count}))"
+            write_row(nest, ready, " * ".join(e.bound(a) for a in (*joined, inner)))
+        else:
+            define(nest, stage.members, ready)
 
 
 def _joined(e: Emitter, stage: Stage) -> list[int]:
@@ -177,9 +138,7 @@ def _emit_across(e: Emitter, stage: Stage, across: dict[tuple[int, int], int]) -
         variables |= {beside: f"({start} + {step})", WITHIN: step} if cut else {beside: step}
         walked = Stage(stage.kind, stage.members, stage.space, [*outside, beside, *([WITHIN] if cut else []), inner])
         nest = Nest(e, walked, inner, variables, turned=turned)
-        ready = prepare(nest, stage.members)
-        stack.enter_context(w.block(f"for j in range({e.bound(inner)}):"))
-        define(nest, stage.members, ready)
+        write_row(nest, prepare(nest, stage.members), e.bound(inner))
 
 
 def _turn(nest: Nest, where: tuple[int, int], row: int, rows: str, length: int, known: dict[tuple[object, ...], Turned]) -> Turned:

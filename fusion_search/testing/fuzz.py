@@ -21,8 +21,9 @@ import numpy as np
 
 import costmodels
 import hardware_profiles
-from fusion_search.codegen import blocks
+from fusion_search.codegen import blocks, caches, streaming
 from fusion_search.codegen.capability import can_emit
+from fusion_search.codegen.lanes import LANES
 from fusion_search.fusion.program import Program
 from fusion_search.fusion.space import GroupSpace
 from fusion_search.ir.graph import Graph
@@ -42,12 +43,18 @@ MOST_ELEMENTS = 1500
 EXTENTS_EACH = 10
 #: Graphs between two lines of progress.
 PROGRESS = 50
+#: Elements of the blocks that cases are run with; with the second of them as if everything fitted the caches.
+_ELEMENTS = (16, 96, 4096)
+_CACHED = _ELEMENTS[1]
 _HEAVY = ("Conv", "MaxPool", "SumPool", "MatMul")
 
 
 @contextmanager
 def small_blocks(elements: int) -> Iterator[None]:
-    """Let kernels have blocks so small that small tensors have several, with a ragged last one, and several tasks."""
+    """Let kernels have blocks so small that small tensors have several, with a ragged last one, and several tasks.
+
+    Most of them find no caches as well, so that whatever they write passes these.
+    """
     chosen = {
         (blocks, "ITEM_ELEMENTS"): elements,
         (blocks, "TURN"): 20,
@@ -57,6 +64,8 @@ def small_blocks(elements: int) -> Iterator[None]:
         (blocks, "BLOCK_BYTES"): 2000,
         (blocks, "CHUNK_TERMS"): 3,
         (blocks, "PLANE_ELEMENTS"): elements,
+        (caches, "last_level_bytes"): lambda: 1 << 40 if elements == _CACHED else 0,
+        (streaming, "LEAST"): LANES,
         (steps, "SERIAL_NS"): 0.0,
         (steps, "TASK_NS"): 200.0,
     }
@@ -95,7 +104,7 @@ def draw(seed: int, extents: int = 0) -> Case | None:
     groups = tuple(space.program.names(mask) for mask in random_partition(space, rng))
     special = rng.random() < 0.6
     feeds = special_feeds(graph, seed + extents) if special else random_feeds(graph, seed + extents)
-    return Case(graph, groups, feeds, int(rng.choice([16, 96, 4096])), f"seed {seed}, extents {extents}")
+    return Case(graph, groups, feeds, int(rng.choice(_ELEMENTS)), f"seed {seed}, extents {extents}")
 
 
 def check(case: Case, *, compiled: bool = False) -> list[str]:

@@ -175,6 +175,27 @@ def _put(pointer: Pointer, source: Pointer) -> None:
         pointer[lane] = value
 
 
+def _before_line(pointer: Pointer, size: int) -> int:
+    """Tensors begin with a line here, their rows anywhere."""
+    return -pointer.start % (64 // size)
+
+
+def _last_line(pointer: Pointer, count: int, size: int) -> int:
+    before = _before_line(pointer, size)
+    return before + (count - before) // (64 // size) * (64 // size)
+
+
+def _piece_end(at: int, before: int, last: int, count: int) -> int:
+    if at < before:
+        return before
+    return min(at + 64, last) if at < last else count
+
+
+def _past(pointer: Pointer, source: Pointer, first: int, last: int) -> None:
+    for lane, value in list(enumerate(source.take(64)))[first:last]:
+        pointer[lane] = value
+
+
 def _fold(word: str) -> Callable[[Array], Any]:
     join = _JOIN[word]
 
@@ -357,11 +378,12 @@ def namespace(memory: Memory) -> dict[str, Any]:
     names |= {"table": memory.table, "select": _select, "checked_index": checked_index}
     names["turn"] = _turn
     names["prefetch_rows"] = lambda address, rows, row_bytes, n_bytes: None
-    names["fetch_ahead"] = lambda pointer, i, lines: None
+    names |= {"before_line": _before_line, "last_line": _last_line, "piece_end": _piece_end}
     for bits in ("f32", "f64"):
         names |= {f"lanes_{word}_{bits}": _lanes(word) for word in _JOIN}
         names |= {f"lanes_rest_{word}_{bits}": _rest(word) for word in _JOIN}
         names |= {f"lanes_join_add_{bits}": np.add, f"lanes_store_{bits}": _store, f"lanes_put_{bits}": _put}
+        names[f"lanes_past_{bits}"] = _past
         names |= {f"fold_{'sum' if word == 'add' else word}_{bits}": _fold(word) for word in _JOIN}
     names |= _maths()
     names |= dict.fromkeys(("relu32", "relu64"), lambda x: np.maximum(x, type(x)(0)) + type(x)(0))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fusion_search.codegen import maps
 from fusion_search.codegen.kernel import Kernel, build
 from fusion_search.fusion.analysis import analyse
 from fusion_search.fusion.program import Program
@@ -194,30 +193,3 @@ def test_long_chains_of_simple_operations_are_interleaved() -> None:
     assert "pipeline_class=Interleaved" in text(32, chained=True)
     assert "pipeline_class" not in text(8, chained=True)
     assert "pipeline_class" not in text(31, chained=False)
-
-
-def outer_exp(rows: int, columns: int) -> Graph:
-    b = GraphBuilder("g")
-    b.output("y", b.op("Exp", b.op("Add", b.input("a", F32, (rows, 1)), b.input("b", F32, (columns,)))))
-    return b.build()
-
-
-@pytest.mark.parametrize("shape", [(3, 1000), (40, 7), (5, 256), (1, 1)])
-def test_results_are_fetched_ahead_in_strips(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maps, "FAR_BYTES", 0)
-    check(outer_exp(*shape))
-
-
-def test_only_large_results_that_nothing_as_large_is_read_for_are_fetched() -> None:
-    near, far = (kernel_of(outer_exp(rows, 4096), 4096) for rows in (8, 4096))
-    assert near.source == far.source
-    assert "fetch_ahead(" in far.source
-    numbers = [{slot.number for slot in made.slots if slot.value is None} for made in (near, far)]
-    assert maps.STRIP_ELEMENTS not in numbers[0]
-    assert maps.STRIP_ELEMENTS in numbers[1]
-    b = GraphBuilder("g")
-    b.output("y", b.op("Exp", b.input("x", F32, (4096, 4096))))
-    assert "fetch_ahead(" not in kernel_of(b.build(), 4096).source
-    b = GraphBuilder("g")
-    b.output("y", b.op("Add", b.input("a", F32, (4096, 1)), b.input("b", F32, (4096,))))
-    assert "fetch_ahead(" not in kernel_of(b.build(), 4096).source

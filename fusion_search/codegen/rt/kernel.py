@@ -15,6 +15,7 @@ from fusion_search.codegen.rt.memory import *
 from fusion_search.codegen.rt.memory import make_stack
 from fusion_search.codegen.rt.scalars import *
 from fusion_search.codegen.rt.special import *
+from fusion_search.codegen.rt.streaming import *
 
 T_f4, T_f8 = np.float32, np.float64
 T_i1, T_i2, T_i4, T_i8 = np.int8, np.int16, np.int32, np.int64

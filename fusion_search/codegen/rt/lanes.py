@@ -72,17 +72,19 @@ class _Scheme:
     def load(self, builder, ptr, offset):
         return builder.load(self.pointer(builder, ptr, offset), align=self.size)
 
+    def spread(self, builder, value, vector):
+        """Return a vector all of whose elements are one value."""
+        undef = ir.Constant(vector, ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(I32, vector.count), [0] * vector.count)
+        return builder.shuffle_vector(builder.insert_element(undef, value, ir.Constant(I32, 0)), undef, zeros)
+
     def load_masked(self, builder, ptr, offset, first, rem):
         """Load lanes `first`... of the tail, neutral from element `rem` on."""
         width = self.width
         vec = ir.VectorType(self.elem, width)
         index = ir.VectorType(I64, width)
-        undef = ir.Constant(index, ir.Undefined)
-        zeros = ir.Constant(ir.VectorType(I32, width), [0] * width)
-        limit = builder.insert_element(undef, rem, ir.Constant(I32, 0))
-        limit = builder.shuffle_vector(limit, undef, zeros)
         lanes = ir.Constant(index, [first + i for i in range(width)])
-        mask = builder.icmp_signed("<", lanes, limit)
+        mask = builder.icmp_signed("<", lanes, self.spread(builder, rem, index))
         mask_type = ir.VectorType(I1, width)
         fn_type = ir.FunctionType(vec, [vec.as_pointer(), I32, mask_type, vec])
         suffix = f"v{width}f{8 * self.size}"
@@ -125,6 +127,11 @@ class _Scheme:
         return builder.extract_element(value, ir.Constant(I32, 0))
 
 
+def scheme_of(element):
+    """Return how 64 elements of a type lie in vectors."""
+    return _Scheme(element, "sum")
+
+
 _F4, _F8 = Lanes(types.float32), Lanes(types.float64)
 
 
@@ -134,10 +141,7 @@ def _make_start(lanes):
 
     def lanes_start(typingctx, value):
         def codegen(context, builder, signature, args):
-            undef = ir.Constant(ir.VectorType(scheme.elem, scheme.width), ir.Undefined)
-            one = builder.insert_element(undef, args[0], ir.Constant(I32, 0))
-            all_of_it = builder.shuffle_vector(one, undef, ir.Constant(ir.VectorType(I32, scheme.width), [0] * scheme.width))
-            return scheme.pack(builder, [all_of_it] * scheme.count)
+            return scheme.pack(builder, [scheme.spread(builder, args[0], ir.VectorType(scheme.elem, scheme.width))] * scheme.count)
 
         return lanes(lanes.element), codegen
 

@@ -11,7 +11,7 @@ from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from fusion_search.codegen.rt.intrinsics import F32, F64, I8, I16, I32, I64, INLINE, JIT
+from fusion_search.codegen.rt.intrinsics import F32, F64, I8, I16, I32, I64, JIT
 
 
 def _pointer(nb_type, ir_type):
@@ -213,18 +213,6 @@ def _prefetch(typingctx, addr):
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
-
-
-#: Bytes from an element to the lines that are fetched while it is computed.
-_AHEAD = 8192
-
-
-@njit(**INLINE)
-def fetch_ahead(ptr, i, lines):
-    """Fetch some lines that lie a few pages behind element `i` into the second-level cache."""
-    start = addr_of(padd(ptr, i)) + _AHEAD
-    for k in range(lines):
-        _prefetch(start + 64 * k)
 
 
 @njit(**JIT)

@@ -1,0 +1,67 @@
+"""The innermost loop of a stage of maps; what no cache will hold is stored past the caches, whole lines at a time."""
+
+from __future__ import annotations
+
+from fusion_search.codegen.caches import exceeds_caches, may_exceed_caches, nbytes
+from fusion_search.codegen.lanes import LANES
+from fusion_search.codegen.nest import Nest, Ready, define
+
+#: Rows shorter than this have too few whole lines.
+LEAST = 2 * LANES
+#: Results that are less than this part of what a kernel moves may still be in the caches when they are read.
+LEAST_PART = 8
+#: Storage codes of buffers.
+_BITS = {"f4": "f32", "f8": "f64"}
+
+
+def write_row(nest: Nest, ready: Ready, count: str) -> None:
+    """Write the definitions of a nest in its innermost loop of `count` steps."""
+    e, w, members = nest.e, nest.e.w, nest.stage.members
+    results = _passing(nest, ready)
+    if not results:
+        with w.block(f"for j in range({count}):"):
+            define(nest, members, ready)
+        return
+    loaded, writes = dict(nest.loaded), dict(ready.writes)
+    past = w.number("past the caches", exceeds_caches(e.moved_bytes))
+    first, size = writes[results[0]][0], e.group.members[results[0]].itemsize
+    alike = "".join(f" and before_line({writes[i][0]}, {size}) == before_line({first}, {size})" for i in results[1:])
+    with w.block(f"if {past} != 0 and {count} >= {LEAST}{alike}:"):
+        before, last, at, end, start = (w.name(letter) for letter in "mmtmt")
+        w.put(f"{before}, {last}, {at} = before_line({first}, {size}), last_line({first}, {count}, {size}), 0")
+        with w.block(f"while {at} < {count}:"):
+            # what is left before and behind whole lines is computed with elements beside it, 64 together
+            w.put(f"{end} = piece_end({at}, {before}, {last}, {count})")
+            w.put(f"{start} = max(0, min({at}, {end} - {LANES}))")
+            buffers = {i: w.name("u") for i in results}
+            for i, buffer in buffers.items():
+                w.put(f"{buffer} = next_{e.places[i].code}()")
+            nest.buffers = frozenset(buffers.values())
+            ready.writes = {i: (buffers[i], linear) for i, (_, linear) in writes.items()}
+            with w.block(f"for lane in range({LANES}):"):
+                w.put(f"j = {start} + lane")
+                define(nest, members, ready)
+            for i, buffer in buffers.items():
+                target = f"padd({writes[i][0]}, {start})"
+                w.put(f"lanes_past_{_BITS[e.places[i].code]}({target}, {buffer}, {at} - {start}, {end} - {start})")
+            w.put(f"{at} = {end}")
+    nest.loaded, nest.values, nest.buffers, ready.writes = loaded, {}, frozenset(), writes
+    with w.block("else:"), w.block(f"for j in range({count}):"):
+        define(nest, members, ready)
+
+
+def _passing(nest: Nest, ready: Ready) -> list[int]:
+    """Find the results of a nest that may pass the caches: all that it writes, contiguous, and read by nothing else in its group."""
+    e = nest.e
+    read = {i for (reader, _), i in e.group.producers.items() if reader not in nest.stage.members and reader not in e.skip}
+    again = {i for stage in e.stages for i in stage.again}
+    for i, (_, linear) in ready.writes.items():
+        place = e.places[i]
+        contiguous = nest.inner is not None and linear.strides.get(nest.inner, 0) == 1
+        if place.kind != "tensor" or place.code not in _BITS or not contiguous or i in read | again or i in e.lands_in.values():
+            return []
+    results = list(ready.writes)
+    if len({e.places[i].code for i in results}) != 1:
+        return []
+    stored = sum(nbytes(e.group.members[i]) for i in results)
+    return results if may_exceed_caches(e.moved_bytes) and stored * LEAST_PART >= e.moved_bytes else []
