@@ -1,4 +1,4 @@
-"""What the machine can do, measured beside what is compared with it: copy, triad, and the rate of a large product."""
+"""What the machine can do, measured beside what is compared with it: copy, triad, fill, and the rate of a large product."""
 
 from __future__ import annotations
 
@@ -58,6 +58,27 @@ def stream(nbytes: int) -> tuple[Callable[[], None], Callable[[], None], int, in
     two, three = arrays(2), arrays(3)
     factor = np.float32(0.5)
     return (lambda: copy(*two)), (lambda: triad(*three, factor)), 2 * two[0].nbytes, 3 * three[0].nbytes
+
+
+@cache
+def _fill() -> Callable[..., None]:
+    @numba.njit("void(u1[:,::1],u1)", parallel=True, error_model="numpy")  # type: ignore[untyped-decorator]  # numba has none
+    def fill(target: Array, value: int) -> None:
+        for k in numba.prange(target.shape[0]):
+            target[k][:] = value  # the system's own memset, which knows the machine
+
+    made: Callable[..., None] = fill
+    return made
+
+
+def fill(nbytes: int) -> tuple[Callable[[], None], int]:
+    """Make the system's memset over so many bytes, in a piece for each thread; return it and its bytes.
+
+    It bounds what only writes: the way to memory may be half as wide as the way from it. Of zeros some processors write none.
+    """
+    call, pieces = _fill(), numba.get_num_threads()
+    target = np.ones((pieces, max(64, nbytes // pieces)), np.uint8)
+    return (lambda: call(target, np.uint8(1))), target.nbytes
 
 
 def product(size: int = 1536) -> tuple[Callable[[], object], int]:

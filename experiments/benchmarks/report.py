@@ -90,6 +90,22 @@ def peers_table(rows: Iterable[Row], column: str = "preallocated") -> str:
     return "\n".join(lines)
 
 
+def limits_table(rows: Iterable[Row]) -> str:
+    """Render the machine's limits at the size of each memory-bound case, and our rate, in GB/s as each counts its bytes."""
+    lines = ["| case | ours | triad | copy | fill |", "|---|---|---|---|---|"]
+    for row in rows:
+        ours = row.entries.get(FUSED)
+        if row.triad_bytes_per_s and ours is not None and ours.status == "ok":
+            rates = (
+                [row.nbytes / t for t in ours.times["preallocated"]],
+                row.triad_bytes_per_s,
+                row.copy_bytes_per_s,
+                row.fill_bytes_per_s,
+            )
+            lines.append(f"| {row.name} | {' | '.join(f'{median(rate) / 1e9:.1f}' for rate in rates)} |")
+    return "\n".join(lines)
+
+
 def lines_table(lines: Iterable[Line]) -> str:
     """Render the lines, those that fail with where."""
     shown = ["| line | wanted | reached | holds | below |", "|---|---|---|---|---|"]

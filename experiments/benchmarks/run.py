@@ -52,7 +52,7 @@ class Row:
     nbytes, flops : int
     entries : mapping of str to Entry
         Peers, `FUSED` and `UNFUSED`.
-    triad_bytes_per_s, copy_bytes_per_s, product_flops_per_s : list of float
+    triad_bytes_per_s, copy_bytes_per_s, fill_bytes_per_s, product_flops_per_s : list of float
         The machine's limits at this size, one entry a round; empty where they say nothing.
     peak_bytes : mapping of str to int
         Planned memory of `FUSED` and `UNFUSED`.
@@ -70,6 +70,7 @@ class Row:
     entries: Mapping[str, Entry]
     triad_bytes_per_s: list[float]
     copy_bytes_per_s: list[float]
+    fill_bytes_per_s: list[float]
     product_flops_per_s: list[float]
     peak_bytes: Mapping[str, int]
     kernels: int
@@ -136,9 +137,10 @@ def measure_case(
         if runner.preallocated is not None:
             calls[f"{name}/preallocated"] = runner.preallocated
         calls[f"{name}/fresh"] = runner.fresh
-    copy_bytes = triad_bytes = flops = 0
+    copy_bytes = triad_bytes = fill_bytes = flops = 0
     if case.bound == "memory":
         calls["copy/"], calls["triad/"], copy_bytes, triad_bytes = limits.stream(case.nbytes)
+        calls["fill/"], fill_bytes = limits.fill(case.nbytes)
     elif case.flops:
         calls["product/"], flops = limits.product()
     foreign = Foreign()
@@ -153,6 +155,7 @@ def measure_case(
         case.name, case.family, case.bound, case.nbytes, case.flops, entries,
         [triad_bytes / t for t in times.get("triad/", [])],
         [copy_bytes / t for t in times.get("copy/", [])],
+        [fill_bytes / t for t in times.get("fill/", [])],
         [flops / t for t in times.get("product/", [])],
         {name: entry.peak_bytes for name, entry in planned.items()},
         len(first.groups), first.status, used, case.whole_model,

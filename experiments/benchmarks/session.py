@@ -108,7 +108,8 @@ def _text(machine: dict[str, str | int], versions: dict[str, str], rows: list[Ro
     parts = ["; ".join(f"{key} {value}" for key, value in machine.items()), "; ".join(f"{k} {v}" for k, v in versions.items())]
     for column in ("preallocated", "fresh"):
         parts += [f"## Outputs {column}", report.table(rows, column)]
-    parts += ["## Everybody, ms", report.peers_table(rows), "## Lines", report.lines_table(lines)]
+    parts += ["## Everybody, ms", report.peers_table(rows), "## Memory, GB/s", report.limits_table(rows)]
+    parts += ["## Lines", report.lines_table(lines)]
     if starts:
         parts += ["## Starts", report.starts_table(starts)]
     return "\n\n".join(parts)
