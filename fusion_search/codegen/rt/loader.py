@@ -20,7 +20,8 @@ from typing import Any
 
 import llvmlite
 import numba
-from llvmlite import binding
+
+from fusion_search.codegen.rt import target
 
 _PREFIX = "fusion_search_kernel_"
 _lock = threading.RLock()
@@ -75,8 +76,8 @@ def _environment() -> str:
         numba.__version__,
         llvmlite.__version__,
         sys.version,
-        binding.get_host_cpu_name(),
-        binding.get_host_cpu_features().flatten(),
+        target.cpu_name(),
+        target.feature_flags(),
         digest.hexdigest(),
     )
     return "\0".join(parts)

@@ -9,16 +9,16 @@ vectoriser. AVX2 permutes 8 at a time and selects among four such; elsewhere a l
 from hashlib import blake2b
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from fusion_search.codegen.rt import target
 from fusion_search.codegen.rt.intrinsics import F32, I32
 
-_HOST = binding.get_host_cpu_features()
 #: Elements of the vectors that the processor can permute; 0 when it cannot.
-HOST_WIDTH = 16 if _HOST.get("avx512f", False) else 8 if _HOST.get("avx2", False) else 0
+HOST_WIDTH = 16 if target.has("avx512f") else 8 if target.has("avx2") else 0
 _PURE = ("nounwind", "willreturn", "memory(none)")
 
 
@@ -188,7 +188,7 @@ def make_ends(least, most, small, width=HOST_WIDTH):
         16 for the instruction of AVX-512, where the processor has it (the first to have AVX-512 did not); otherwise `ends` clamps, and
         `rest` does nothing.
     """
-    native = width == 16 and _HOST.get("avx512dq", False)
+    native = width == 16 and target.has("avx512dq")
 
     def clamp(builder, x):
         return _clamped(builder, x, least, most)

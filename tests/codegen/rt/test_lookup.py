@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import cfunc
 
-from fusion_search.codegen.rt import lookup, maths
+from fusion_search.codegen.rt import maths, target
 from fusion_search.codegen.rt.driver import KERNEL_SIGNATURE
 from fusion_search.codegen.rt.interleave import Folded, Interleaved
 from fusion_search.codegen.rt.lookup import HOST_WIDTH, make_ends, make_lookup, make_scale_floor
@@ -98,7 +98,7 @@ def test_far_beyond_its_ends_an_exponential_is_0_or_infinite_in_every_form(name,
 
 
 def test_without_the_instruction_the_ends_are_clamped_and_the_rest_is_left(monkeypatch):
-    monkeypatch.setitem(lookup._HOST, "avx512dq", False)
+    monkeypatch.setattr(target, "has", lambda feature: feature != "avx512dq")
     ends, rest = make_ends(-3.0, 2.0, 0.5, 16)
 
     @cfunc(KERNEL_SIGNATURE, error_model="numpy")
