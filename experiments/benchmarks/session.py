@@ -108,7 +108,9 @@ def _text(machine: dict[str, str | int], versions: dict[str, str], rows: list[Ro
     parts = ["; ".join(f"{key} {value}" for key, value in machine.items()), "; ".join(f"{k} {v}" for k, v in versions.items())]
     for column in ("preallocated", "fresh"):
         parts += [f"## Outputs {column}", report.table(rows, column)]
-    parts += ["## Everybody, ms", report.peers_table(rows), "## Memory, GB/s", report.limits_table(rows)]
+    parts += ["## Everybody, ms", report.peers_table(rows)]
+    if any(row.triad_bytes_per_s for row in rows):
+        parts += ["## Memory, GB/s", report.limits_table(rows)]
     parts += ["## Lines", report.lines_table(lines)]
     if starts:
         parts += ["## Starts", report.starts_table(starts)]
