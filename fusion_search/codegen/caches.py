@@ -1,4 +1,4 @@
-"""What the caches of the machine at hand hold, and which kernels move more than that."""
+"""What the caches of the machine at hand hold, and which kernels stream more than that."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 
 from fusion_search.codegen.access import GroupAccess
 from fusion_search.codegen.extents import Extent, actual
-from fusion_search.fusion.program import Member
 
 #: What the last level is taken for where the system does not say.
 DEFAULT_BYTES = 32 << 20
+#: Results that are less than this part of what a kernel moves may outlast it in a cache.
+LEAST_PART = 8
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SYSTEM = Path("/sys/devices/system/cpu")
 
@@ -42,27 +43,27 @@ def _read(system: Path, processors: list[int]) -> int:
     return sum(size for (level, _), size in found.items() if level == last)
 
 
-def nbytes(member: Member) -> int:
-    """Bytes of a member's result."""
-    return prod(member.shape) * member.itemsize
+def streamed_bytes(group: GroupAccess, live_out: Set[int]) -> int:
+    """Count what passes while a kernel makes its results: what it reads and writes, each byte once; of a table what is gathered.
 
-
-def moved_bytes(group: GroupAccess, live_out: Set[int]) -> int:
-    """Count what a kernel reads and writes, each byte once; of what is gathered from, as much as is gathered."""
+    0 where the results are a small part of it, which a cache may still hold when they are read.
+    """
     read: dict[int, int] = {}
     for i, member in enumerate(group.members):
         for k, operand in enumerate(member.operands):
             if (i, k) not in group.producers and not operand.parameter:
                 shape = member.shape if member.spec.kind == "gather" else operand.shape
                 read[operand.base] = max(read.get(operand.base, 0), prod(shape) * operand.itemsize)
-    return sum(read.values()) + sum(nbytes(group.members[i]) for i in live_out)
+    written = sum(prod(group.members[i].shape) * group.members[i].itemsize for i in live_out)
+    moved = sum(read.values()) + written
+    return moved if written * LEAST_PART >= moved else 0
 
 
-def exceeds_caches(moved: int) -> bool:
-    """Whether the beginning of what a run moves is no longer in any cache at its end."""
-    return actual(moved) > last_level_bytes()
+def exceeds_caches(streamed: int) -> bool:
+    """Whether the beginning of what a run streams is no longer in any cache at its end."""
+    return actual(streamed) > last_level_bytes()
 
 
-def may_exceed_caches(moved: int) -> bool:
+def may_exceed_caches(streamed: int) -> bool:
     """Whether a kernel needs a form for runs that exceed the caches: where extents are those of a run, a number decides."""
-    return isinstance(moved, Extent) or moved > last_level_bytes()
+    return isinstance(streamed, Extent) or streamed > last_level_bytes()

@@ -8,7 +8,7 @@ from math import prod
 
 from fusion_search.codegen.access import GroupAccess, Linear, group_access, row_major
 from fusion_search.codegen.blocks import choose_blocks, is_reduce
-from fusion_search.codegen.caches import exceeds_caches, moved_bytes
+from fusion_search.codegen.caches import exceeds_caches, streamed_bytes
 from fusion_search.codegen.extents import Extent, actual
 from fusion_search.codegen.lying import Lying
 from fusion_search.codegen.packing import packed_forms
@@ -86,9 +86,9 @@ class Emitter:
         #: Members whose result lies where that of another one will: it is written twice, and needs no scratch.
         lying = Lying(self.group, self.stages, self.stage_of, self.live_out, self.skip, codes)
         self.lands_in = lying.blocks() if direct else {}
-        #: What the kernel reads and writes. Where no cache holds that, results pass the caches, and nothing can wait in their places.
-        self.moved_bytes = moved_bytes(self.group, self.live_out)
-        if not exceeds_caches(int(self.moved_bytes)):
+        #: Where no cache holds what the kernel reads and writes, results pass the caches, and nothing can wait in their places.
+        self.streamed_bytes = streamed_bytes(self.group, self.live_out)
+        if not exceeds_caches(int(self.streamed_bytes)):
             self.lands_in |= lying.maps(set(self.lands_in.values()))
         self.places: dict[int, Place] = {}
         self.parameters: dict[int, str] = {}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from fusion_search.codegen.caches import exceeds_caches, may_exceed_caches, nbytes
+from fusion_search.codegen.caches import exceeds_caches, may_exceed_caches
 from fusion_search.codegen.lanes import LANES
 from fusion_search.codegen.nest import Nest, Ready, define
 
 #: Rows shorter than this have too few whole lines.
 LEAST = 2 * LANES
-#: Results that are less than this part of what a kernel moves may still be in the caches when they are read.
-LEAST_PART = 8
 #: Storage codes of buffers.
 _BITS = {"f4": "f32", "f8": "f64"}
 
@@ -23,7 +21,7 @@ def write_row(nest: Nest, ready: Ready, count: str) -> None:
             define(nest, members, ready)
         return
     loaded, writes = dict(nest.loaded), dict(ready.writes)
-    past = w.number("past the caches", exceeds_caches(e.moved_bytes))
+    past = w.number("past the caches", exceeds_caches(e.streamed_bytes))
     first, size = writes[results[0]][0], e.group.members[results[0]].itemsize
     alike = "".join(f" and before_line({writes[i][0]}, {size}) == before_line({first}, {size})" for i in results[1:])
     with w.block(f"if {past} != 0 and {count} >= {LEAST}{alike}:"):
@@ -60,8 +58,5 @@ def _passing(nest: Nest, ready: Ready) -> list[int]:
         contiguous = nest.inner is not None and linear.strides.get(nest.inner, 0) == 1
         if place.kind != "tensor" or place.code not in _BITS or not contiguous or i in read | again or i in e.lands_in.values():
             return []
-    results = list(ready.writes)
-    if len({e.places[i].code for i in results}) != 1:
-        return []
-    stored = sum(nbytes(e.group.members[i]) for i in results)
-    return results if may_exceed_caches(e.moved_bytes) and stored * LEAST_PART >= e.moved_bytes else []
+    alike = len({e.places[i].code for i in ready.writes}) == 1
+    return list(ready.writes) if alike and may_exceed_caches(e.streamed_bytes) else []

@@ -148,11 +148,18 @@ def test_results_of_other_types_do_not_pass(no_caches: None) -> None:
         assert not passes(b.build())
 
 
-def test_a_small_part_of_what_is_moved_does_not_pass(no_caches: None) -> None:
+def test_a_small_part_of_what_is_moved_does_not_pass(no_caches: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight hundred rows are added up to one, which the caches hold whatever was read."""
     b = GraphBuilder("g")
     b.output("y", b.op("Neg", b.op("ReduceSum", b.input("x", F32, (800, 512)), axes=(0,))))
     assert not passes(b.build())
+    b = GraphBuilder("g")
+    e = b.op("Exp", b.op("ReduceSum", b.input("x", F32, (80, 8, 512)), axes=(0,)))
+    b.output("y", b.op("Div", e, b.op("ReduceSum", e, axes=(1,))))
+    graph = b.build()
+    small = kernel_of(graph)
+    monkeypatch.setattr(caches, "last_level_bytes", lambda: 1 << 40)
+    assert kernel_of(graph) == small  # values wait in its place as ever
 
 
 def test_a_table_that_is_gathered_from_counts_by_what_is_gathered() -> None:
