@@ -46,7 +46,7 @@ def _read(system: Path, processors: list[int]) -> int:
 def streamed_bytes(group: GroupAccess, live_out: Set[int]) -> int:
     """Count what passes while a kernel makes its results: what it reads and writes, each byte once; of a table what is gathered.
 
-    0 where the results are a small part of it, which a cache may still hold when they are read.
+    0 where the results are a small part of it, which a cache may still hold when they are read; so is the run's value by itself.
     """
     read: dict[int, int] = {}
     for i, member in enumerate(group.members):
@@ -56,7 +56,9 @@ def streamed_bytes(group: GroupAccess, live_out: Set[int]) -> int:
                 read[operand.base] = max(read.get(operand.base, 0), prod(shape) * operand.itemsize)
     written = sum(prod(group.members[i].shape) * group.members[i].itemsize for i in live_out)
     moved = sum(read.values()) + written
-    return moved if written * LEAST_PART >= moved else 0
+    if written * LEAST_PART < moved:
+        return 0
+    return Extent(int(moved), 0) if actual(written) * LEAST_PART < actual(moved) else moved
 
 
 def exceeds_caches(streamed: int) -> bool:
