@@ -74,7 +74,7 @@ def _fill() -> Callable[..., None]:
 def fill(nbytes: int) -> tuple[Callable[[], None], int]:
     """Make the system's memset over so many bytes, in a piece for each thread; return it and its bytes.
 
-    It bounds what only writes: the way to memory may be half as wide as the way from it. Of zeros some processors write none.
+    It says what memory takes of stores alone, which may be much less than triad moves. Not of zeros: some processors store those faster.
     """
     call, pieces = _fill(), numba.get_num_threads()
     target = np.ones((pieces, max(64, nbytes // pieces)), np.uint8)
