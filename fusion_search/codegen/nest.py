@@ -208,6 +208,8 @@ def _stored_steps(e: Emitter, i: int) -> list[int]:
     """Element stride of each dimension of a gather's data where it lies."""
     producer = e.group.producers.get((i, 0))
     operand = e.group.members[i].operands[0]
+    if e.group.identity.get((i, 0)):  # one element along every axis that is gathered from; a view may merge or cut the others
+        return [0] * len(operand.shape)
     if producer is not None and e.places[producer].kind == "scratch":
         steps, stored = e.dimension_steps(producer, e.places[producer]), dimension_of(operand)
         return [steps[stored[d]] if d in stored else 0 for d in range(len(operand.shape))]

@@ -257,6 +257,26 @@ def gather_elements_of_a_viewed_scratch(b: GraphBuilder) -> None:
     b.output("y", b.op("Tanh", b.op("GatherElements", y, index, axis=1)))
 
 
+def one_element_each(b: GraphBuilder, data: str) -> None:
+    """Gather along a leading axis of one element in every way, at indices that are read."""
+    i = b.op("Mod", b.input("i", np.int64, ()), b.constant(np.array(1, np.int64)))
+    several = b.op("Mod", b.input("several", np.int64, b.values[data].shape), number(b, 1, np.int64))
+    b.output("slice", b.op("Neg", b.op("Gather", data, i, axis=0)))
+    b.output("elements", b.op("Neg", b.op("GatherElements", data, several, axis=0)))
+    b.output("point", b.op("Neg", b.op("GatherND", data, b.reshape(i, (1,)))))
+
+
+@case
+def gathers_of_one_element_beside_merged_dimensions(b: GraphBuilder) -> None:
+    x = b.reshape(b.input("x", F32, (3, 5, 16)), (3, 1, 5, 16))
+    one_element_each(b, b.reshape(b.op("Conv", x, weights(b, 1, 2, 5, 1), **window(1)), (1, 6, 16)))
+
+
+@case
+def gathers_of_one_element_beside_cut_dimensions(b: GraphBuilder) -> None:
+    one_element_each(b, b.reshape(b.op("ReduceSum", b.input("x", F32, (9, 24)), axes=(0,)), (1, 4, 6)))
+
+
 @case
 def gather_nd_at_computed_points(b: GraphBuilder) -> None:
     index = b.op("Mod", b.input("i", np.int64, (6, 2)), number(b, 8, np.int64))
