@@ -1,4 +1,4 @@
-"""What the machine can do, measured beside what is compared with it: copy, triad, fill, and the rate of a large product."""
+"""What the machine can do, measured beside what is compared with it: copy, triad, stores alone, and the rate of a large product."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 
 from experiments.benchmarks.case import Array
+from fusion_search.runtime.waking import awake
 
 #: Elements of one task; a multiple of the elements of a page.
 _BLOCK = 1 << 14
+#: Bytes of a cache line, at least.
+_LINE = 64
 
 
 @cache
@@ -56,7 +62,8 @@ def stream(nbytes: int) -> tuple[Callable[[], None], Callable[[], None], int, in
         return made
 
     two, three = arrays(2), arrays(3)
-    factor = np.float32(0.5)
+    factor, threads = np.float32(0.5), numba.get_num_threads()
+    copy, triad = awake(threads, copy), awake(threads, triad)
     return (lambda: copy(*two)), (lambda: triad(*three, factor)), 2 * two[0].nbytes, 3 * three[0].nbytes
 
 
@@ -76,9 +83,55 @@ def fill(nbytes: int) -> tuple[Callable[[], None], int]:
 
     It says what memory takes of stores alone, which may be much less than triad moves. Not of zeros: some processors store those faster.
     """
-    call, pieces = _fill(), numba.get_num_threads()
+    pieces = numba.get_num_threads()
+    call = awake(pieces, _fill())
     target = np.ones((pieces, max(64, nbytes // pieces)), np.uint8)
     return (lambda: call(target, np.uint8(1))), target.nbytes
+
+
+@cache
+def _past() -> tuple[Callable[..., None], Callable[..., None]]:
+    @intrinsic  # type: ignore[untyped-decorator]  # numba has none
+    def store_line(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            line = ir.VectorType(ir.DoubleType(), _LINE // 8)
+            temporary = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+            store = builder.store(ir.Constant(line, [1.5] * line.count), builder.inttoptr(arguments[0], line.as_pointer()), align=_LINE)
+            store.set_metadata("nontemporal", temporary)
+            return context.get_dummy_value()
+
+        return types.void(types.int64), codegen
+
+    @numba.njit("void(i8,i8)", nogil=True)  # type: ignore[untyped-decorator]  # numba has none
+    def alone(start: int, end: int) -> None:
+        for address in range(start, end, _LINE):
+            store_line(address)
+
+    @numba.njit("void(i8,i8,i8)", parallel=True, nogil=True)  # type: ignore[untyped-decorator]  # numba has none
+    def together(start: int, piece: int, pieces: int) -> None:
+        for k in numba.prange(pieces):
+            alone(start + k * piece, start + (k + 1) * piece)
+
+    return alone, together
+
+
+def past(nbytes: int) -> tuple[Callable[[], None], Callable[[], None], int]:
+    """Make stores of whole lines past the caches over so many bytes, by one thread and by all; return them and their bytes.
+
+    They say what the way to memory takes. Where all threads store no more than one does, they share one way: such is a core complex
+    of a processor made of several, and a virtual machine may be moved from one to two of them and back.
+    """
+    alone, together = _past()
+    threads = numba.get_num_threads()
+    together = awake(threads, together)
+    piece = max(1, nbytes // (threads * _LINE)) * _LINE
+    raw = np.ones(piece * threads + _LINE, np.uint8)
+    start = raw.ctypes.data + -raw.ctypes.data % _LINE
+
+    def by_one() -> None:
+        alone(start, start + raw.nbytes - _LINE)
+
+    return by_one, (lambda: together(start, piece, threads)), piece * threads
 
 
 def product(size: int = 1536) -> tuple[Callable[[], object], int]:

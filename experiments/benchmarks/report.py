@@ -92,7 +92,7 @@ def peers_table(rows: Iterable[Row], column: str = "preallocated") -> str:
 
 def limits_table(rows: Iterable[Row]) -> str:
     """Render the machine's limits at the size of each memory-bound case, and our rate, in GB/s as each counts its bytes."""
-    lines = ["| case | ours | triad | copy | fill |", "|---|---|---|---|---|"]
+    lines = ["| case | ours | triad | copy | fill | past the caches | by one thread |", "|---|---|---|---|---|---|---|"]
     for row in rows:
         ours = row.entries.get(FUSED)
         if row.triad_bytes_per_s and ours is not None and ours.status == "ok":
@@ -101,6 +101,8 @@ def limits_table(rows: Iterable[Row]) -> str:
                 row.triad_bytes_per_s,
                 row.copy_bytes_per_s,
                 row.fill_bytes_per_s,
+                row.past_bytes_per_s,
+                row.past_alone_bytes_per_s,
             )
             lines.append(f"| {row.name} | {' | '.join(f'{median(rate) / 1e9:.1f}' for rate in rates)} |")
     return "\n".join(lines)

@@ -52,7 +52,7 @@ class Row:
     nbytes, flops : int
     entries : mapping of str to Entry
         Peers, `FUSED` and `UNFUSED`.
-    triad_bytes_per_s, copy_bytes_per_s, fill_bytes_per_s, product_flops_per_s : list of float
+    triad_bytes_per_s, copy_bytes_per_s, fill_bytes_per_s, past_bytes_per_s, past_alone_bytes_per_s, product_flops_per_s : list of float
         The machine's limits at this size, one entry a round; empty where they say nothing.
     peak_bytes : mapping of str to int
         Planned memory of `FUSED` and `UNFUSED`.
@@ -71,6 +71,8 @@ class Row:
     triad_bytes_per_s: list[float]
     copy_bytes_per_s: list[float]
     fill_bytes_per_s: list[float]
+    past_bytes_per_s: list[float]
+    past_alone_bytes_per_s: list[float]
     product_flops_per_s: list[float]
     peak_bytes: Mapping[str, int]
     kernels: int
@@ -137,10 +139,11 @@ def measure_case(
         if runner.preallocated is not None:
             calls[f"{name}/preallocated"] = runner.preallocated
         calls[f"{name}/fresh"] = runner.fresh
-    copy_bytes = triad_bytes = fill_bytes = flops = 0
+    copy_bytes = triad_bytes = fill_bytes = past_bytes = flops = 0
     if case.bound == "memory":
         calls["copy/"], calls["triad/"], copy_bytes, triad_bytes = limits.stream(case.nbytes)
         calls["fill/"], fill_bytes = limits.fill(case.nbytes)
+        calls["past alone/"], calls["past/"], past_bytes = limits.past(case.nbytes)
     elif case.flops:
         calls["product/"], flops = limits.product()
     foreign = Foreign()
@@ -156,6 +159,8 @@ def measure_case(
         [triad_bytes / t for t in times.get("triad/", [])],
         [copy_bytes / t for t in times.get("copy/", [])],
         [fill_bytes / t for t in times.get("fill/", [])],
+        [past_bytes / t for t in times.get("past/", [])],
+        [past_bytes / t for t in times.get("past alone/", [])],
         [flops / t for t in times.get("product/", [])],
         {name: entry.peak_bytes for name, entry in planned.items()},
         len(first.groups), first.status, used, case.whole_model,

@@ -10,6 +10,7 @@ from fusion_search.codegen.rt.driver import launch
 from fusion_search.codegen.rt.ports import admit
 from fusion_search.errors import FeedError
 from fusion_search.runtime.ports import Array
+from fusion_search.runtime.waking import awake
 from fusion_search.runtime.workspace import Workspaces, several_threads_may_run
 
 
@@ -29,13 +30,16 @@ class Express:
         Of a plan that is kernels alone.
     inputs, results : sequence of str
         In the order of the bases.
+    threads : int
+        That share a step; 1 where none is shared.
     """
 
-    __slots__ = ("_back", "_inputs", "_names", "_pack", "_results", "_take")
+    __slots__ = ("_back", "_inputs", "_launch", "_names", "_pack", "_results", "_take")
 
-    def __init__(self, spaces: Workspaces, inputs: Sequence[str], results: Sequence[str]) -> None:
+    def __init__(self, spaces: Workspaces, inputs: Sequence[str], results: Sequence[str], threads: int) -> None:
         self._take, self._back = spaces.take, spaces.idle.append
         self._inputs, self._results, self._names = tuple(inputs), tuple(results), frozenset(results)
+        self._launch = awake(threads, launch)
         self._pack = struct.Struct(f"{len(self._inputs) + len(self._results)}q").pack_into
 
     def __call__(self, feeds: Any, out: Any) -> dict[str, Array] | None:
@@ -62,7 +66,7 @@ class Express:
                 if k >= 0 and (out is None or self._results[k] not in out):
                     space.results.forget(k)
                 return None
-            if launch(space.launch):
+            if self._launch(space.launch):
                 raise outside()
             return dict(zip(self._results, made))  # noqa: B905  a keyword costs more than the call
         finally:

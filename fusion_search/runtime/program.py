@@ -29,6 +29,7 @@ from fusion_search.runtime.ports import READABLE
 from fusion_search.runtime.refit import RunGroup
 from fusion_search.runtime.results import aligned
 from fusion_search.runtime.steps import AliasStep, CallStep, Choice, Choose, KernelStep, Made, make_steps
+from fusion_search.runtime.waking import awake
 from fusion_search.runtime.workspace import ARENA, FIRST_PORT, FLAG, PAGE, Layout, Workspace, Workspaces
 
 Array = np.ndarray[Any, Any]
@@ -57,7 +58,7 @@ class LoneStep:
 
     def run(self) -> None:
         """Run the step as often as it was laid out for."""
-        driver.run_plan(self.rows, len(self.rows), self.threads)
+        awake(self.threads, driver.run_plan)(self.rows, len(self.rows), self.threads)
 
 
 class BoundPlan:
@@ -114,6 +115,9 @@ class BoundPlan:
         self.compilations = loader.stats().compiled - before
         self._given = {value.name for value in graph.inputs} | set(graph.constants)
         self.spaces = Workspaces(self._layout(addresses))
+        shared = any(isinstance(step, KernelStep) and step.tasks > 1 for step in self.steps)
+        self._sharers = self.threads if shared else 1
+        self._run_steps = awake(self._sharers, driver.run_plan)
         self.express = self._express()
 
     def _remembering(self, choose: Choose | None) -> Choose:
@@ -208,7 +212,7 @@ class BoundPlan:
         plain = all(value.dtype != RUNTIME for value in graph.inputs)
         if not READABLE or not plain or self._shared() or not all(isinstance(segment, tuple) for segment in self.segments):
             return None
-        return Express(self.spaces, [value.name for value in graph.inputs], [value.name for value in graph.outputs])
+        return Express(self.spaces, [value.name for value in graph.inputs], [value.name for value in graph.outputs], self._sharers)
 
     def _entries(self, step: KernelStep, base: int, shared: int) -> Iterator[tuple[int, int]]:
         """Yield the base (-1 for none) and the number of each slot of a kernel's argument table; given where its items' memory is."""
@@ -309,7 +313,7 @@ class BoundPlan:
         """Run consecutive kernels of the step table, or one call."""
         if isinstance(segment, tuple):
             start, stop = segment
-            driver.run_plan(space.rows[start:stop], stop - start, self.threads)
+            self._run_steps(space.rows[start:stop], stop - start, self.threads)
             if space.flag[0]:
                 raise outside()
         else:

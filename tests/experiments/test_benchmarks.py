@@ -177,8 +177,8 @@ def row(name: str, times: Mapping[str, float], **rules: Any) -> Row:
     entries |= rules.pop("entries", {})
     fields: dict[str, Any] = {
         "family": "pointwise", "bound": "cache", "nbytes": 1000, "flops": 0, "entries": entries, "triad_bytes_per_s": [],
-        "copy_bytes_per_s": [], "fill_bytes_per_s": [], "product_flops_per_s": [], "peak_bytes": {FUSED: 90, UNFUSED: 100}, "kernels": 1,
-        "plan_status": "optimal", "foreign": 0.0,
+        "copy_bytes_per_s": [], "fill_bytes_per_s": [], "past_bytes_per_s": [], "past_alone_bytes_per_s": [],
+        "product_flops_per_s": [], "peak_bytes": {FUSED: 90, UNFUSED: 100}, "kernels": 1, "plan_status": "optimal", "foreign": 0.0,
     }  # fmt: skip
     return Row(name, **{**fields, **rules})
 
@@ -242,7 +242,9 @@ def test_results_as_data_table_and_figure(tmp_path: Path) -> None:
     assert report.table(rows).splitlines()[2] == "| win | 1000.0 | p | 2000.0 | 2.00 | 2.00 to 2.00 | 3.00 |  |"
     assert report.peers_table(rows).splitlines()[3] == "| loss | 500.0 | - | - | 1000.0 |"
     limits = {"triad_bytes_per_s": [3e9], "copy_bytes_per_s": [2e9], "fill_bytes_per_s": [1e9], "nbytes": 500_000_000}
-    assert report.limits_table([*rows, row("wide", {FUSED: 0.2}, **limits)]).splitlines()[2:] == ["| wide | 2.5 | 3.0 | 2.0 | 1.0 |"]
+    limits |= {"past_bytes_per_s": [9e8], "past_alone_bytes_per_s": [8e8]}
+    shown = report.limits_table([*rows, row("wide", {FUSED: 0.2}, **limits)])
+    assert shown.splitlines()[2:] == ["| wide | 2.5 | 3.0 | 2.0 | 1.0 | 0.9 | 0.8 |"]
     draw(tmp_path / "r.png", rows)
     assert (tmp_path / "r.png").read_bytes()[:4] == b"\x89PNG"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.csv", "r.json", "r.png"]

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit, prange, types
 from numpy.typing import NDArray
 
-from fusion_search.codegen.rt.memory import call_address, fetch_add, p_i8
+from fusion_search.codegen.rt.memory import call_address, call_number, fetch_add, p_i8
 
 
 def _choose_layer() -> None:
@@ -112,6 +112,22 @@ def run_plan(
     workers = workers or numba.get_num_threads()
     counters = np.empty(workers * COUNTER, np.int64)
     _run_rows(steps.ctypes.data, count, workers, counters.ctypes.data)
+
+
+@njit("void(i8,i8,i8)", parallel=True, cache=True, error_model="numpy", nogil=True)
+def ask(fn, workers, answers):
+    """Have each of the threads that share a step call the C function ``int f(void)`` at an address, and write its answer.
+
+    Parameters
+    ----------
+    fn : int
+    workers : int
+        At most Numba's current number of threads.
+    answers : int
+        Address of an int64 for each.
+    """
+    for t in prange(workers):
+        p_i8(answers, t)[0] = call_number(fn)
 
 
 @njit("void(i8,i8,i8,i8)", cache=True, error_model="numpy", nogil=True)

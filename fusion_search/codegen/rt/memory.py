@@ -270,3 +270,14 @@ def call_address(typingctx, fn, args):
         return context.get_dummy_value()
 
     return types.void(types.int64, args), codegen
+
+
+@intrinsic
+def call_number(typingctx, fn):
+    """Call the C function ``int f(void)`` at address `fn`."""
+
+    def codegen(context, builder, signature, values):
+        fn_type = ir.FunctionType(ir.IntType(32), [])
+        return builder.sext(builder.call(builder.inttoptr(values[0], fn_type.as_pointer()), []), I64)
+
+    return types.int64(types.int64), codegen

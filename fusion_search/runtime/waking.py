@@ -1,0 +1,124 @@
+"""Waking the other threads where they can run at once.
+
+Threads that wait for work sleep after a moment, and the system wakes them on a processor of its choice. In a virtual machine Linux
+often takes the caller's own, where they wait until the caller has done their work too: of two processors half of the calls after a
+pause used one. So while a run after a pause lasts, the threads that it wakes are kept off the caller's processor; between runs they
+are as free as they were.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+
+from fusion_search.codegen.rt import driver
+
+#: Threads that were at work so short a time ago are still looking out for more (see `codegen.rt.driver`): nobody need wake them.
+AWAKE_NS = 30_000
+
+
+def _system() -> ctypes.CDLL | None:
+    """Return the C library where threads have numbers and can be told where to run; None elsewhere."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "gettid") and hasattr(library, "sched_getcpu") else None
+
+
+_SYSTEM = _system()
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class _Crew(threading.local):
+    """Those who work for one calling thread.
+
+    Attributes
+    ----------
+    size : int
+        How many threads, the caller among them, `numbers` are those of.
+    numbers : tuple of int
+        The system's numbers of all but the caller.
+    kept_off : list of int
+        Of those that may not run everywhere just now.
+    free : set of int
+        The processors that they could run on before.
+    left_ns : int
+        When the last run ended.
+    """
+
+    size = 0
+    numbers: tuple[int, ...] = ()
+    left_ns = 0
+
+    def __init__(self) -> None:
+        self.kept_off: list[int] = []
+        self.free: set[int] = set()
+
+
+_crew = _Crew()
+
+
+def awake(threads: int, call: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return a call in which the calling thread and those that work for it, `threads` in all, share work.
+
+    Threads that were at work a moment ago, that somebody else has told where to run, or that are more than there are processors are
+    left alone. Takes some microseconds more after a pause, a part of one without.
+    """
+    if threads < 2 or _SYSTEM is None:
+        return call
+
+    def shared(*arguments: _P.args, **named: _P.kwargs) -> _R:
+        _wake(threads)
+        try:
+            return call(*arguments, **named)
+        finally:
+            _rest()
+
+    return shared
+
+
+def _wake(threads: int) -> None:
+    """Keep the threads that sleep off the caller's processor."""
+    crew = _crew
+    if _SYSTEM is None or monotonic_ns() - crew.left_ns < AWAKE_NS:
+        return
+    crew.free = os.sched_getaffinity(0)
+    if threads > len(crew.free):
+        return
+    try:
+        if crew.size != threads:
+            crew.numbers, crew.size = _numbers(_SYSTEM, threads), threads
+        elsewhere = crew.free - {_SYSTEM.sched_getcpu()}
+        for number in crew.numbers:
+            if os.sched_getaffinity(number) == crew.free:
+                os.sched_setaffinity(number, elsewhere)
+                crew.kept_off.append(number)
+    except ProcessLookupError:  # one has ended: ask anew next time
+        crew.size = 0
+    except OSError:  # not allowed here
+        crew.numbers = ()
+
+
+def _rest() -> None:
+    """Let them run everywhere again."""
+    crew = _crew
+    while crew.kept_off:
+        try:
+            os.sched_setaffinity(crew.kept_off.pop(), crew.free)
+        except OSError:
+            crew.size = 0
+    crew.left_ns = monotonic_ns()
+
+
+def _numbers(system: ctypes.CDLL, threads: int) -> tuple[int, ...]:
+    """Ask those that work for this thread for their numbers."""
+    answers = np.zeros(threads, np.int64)
+    driver.ask(ctypes.cast(system.gettid, ctypes.c_void_p).value or 0, threads, answers.ctypes.data)
+    return tuple(sorted({int(number) for number in answers} - {threading.get_native_id()}))
