@@ -12,12 +12,13 @@ PACKAGES = ("numpy", "scipy", "numba", "llvmlite", "onnx")
 
 
 def describe(threads: int) -> dict[str, str | int]:
-    """Return processor, memory, threads, interpreter and versions."""
+    """Return processor, memory, threads, their scheduling, interpreter and versions."""
     found: dict[str, str | int] = {
         "processor": _first("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "flags": _flags(),
         "processors": os.cpu_count() or 1,
         "threads": threads,
+        "scheduling": _scheduling(),
         "memory": _first("/proc/meminfo", "MemTotal"),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
@@ -28,6 +29,11 @@ def describe(threads: int) -> dict[str, str | int]:
         except PackageNotFoundError:
             found[package] = "absent"
     return found
+
+
+def _scheduling() -> str:
+    real_time = hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
+    return "real time" if real_time else "usual"
 
 
 def _first(path: str, key: str) -> str:

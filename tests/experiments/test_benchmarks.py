@@ -254,14 +254,36 @@ def test_results_as_data_table_and_figure(tmp_path: Path) -> None:
 
 
 def test_the_short_form_fails_when_a_line_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[bool] = []
+
     def run_with(holds: bool, *words: str) -> int:
         monkeypatch.setattr(session, "run", lambda request: [Line("l", "1", "2", holds)])
         return command.main(words)
 
     monkeypatch.setattr(command, "hold_threads", lambda threads: None)
+    monkeypatch.setattr(command, "take_precedence", lambda: taken.append(True))
     assert run_with(False, "--quick") == 1
     assert run_with(True, "--quick") == 0
     assert run_with(False) == 0
+    assert len(taken) == 3
+    run_with(True, "--usual-priority")
+    assert len(taken) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="the system has no real time")
+@pytest.mark.parametrize("before", ["other", "idle"])
+def test_precedence_is_taken_from_the_usual_scheduling_alone_where_it_is_allowed(monkeypatch: pytest.MonkeyPatch, before: str) -> None:
+    asked = []
+
+    def refuse(process: int, policy: int, rules: os.sched_param) -> None:
+        asked.append((process, policy, rules.sched_priority))
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_getscheduler", lambda process: {"other": os.SCHED_OTHER, "idle": os.SCHED_IDLE}[before])
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    command.take_precedence()
+    assert asked == ([(0, os.SCHED_RR, 1)] if before == "other" else [])
+    assert describe(1)["scheduling"] == "usual"
 
 
 def test_names_are_checked_before_anything_runs() -> None:
