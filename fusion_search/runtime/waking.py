@@ -41,8 +41,8 @@ class _Crew(threading.local):
 
     Attributes
     ----------
-    size : int
-        How many threads, the caller among them, `numbers` are those of.
+    asked : tuple of int
+        The process, and how many threads, the caller among them, `numbers` are those of.
     numbers : tuple of int
         The system's numbers of all but the caller.
     kept_off : list of int
@@ -53,7 +53,7 @@ class _Crew(threading.local):
         When the last run ended.
     """
 
-    size = 0
+    asked = (0, 0)
     numbers: tuple[int, ...] = ()
     left_ns = 0
 
@@ -71,50 +71,53 @@ def awake(threads: int, call: Callable[_P, _R]) -> Callable[_P, _R]:
     Threads that were at work a moment ago, that somebody else has told where to run, or that are more than there are processors are
     left alone. Takes some microseconds more after a pause, a part of one without.
     """
-    if threads < 2 or _SYSTEM is None:
+    system = _SYSTEM
+    if threads < 2 or system is None:
         return call
 
     def shared(*arguments: _P.args, **named: _P.kwargs) -> _R:
-        _wake(threads)
+        crew = _crew
+        if monotonic_ns() - crew.left_ns >= AWAKE_NS:
+            _wake(system, threads)
         try:
             return call(*arguments, **named)
         finally:
-            _rest()
+            if crew.kept_off:
+                _release()
+            crew.left_ns = monotonic_ns()
 
     return shared
 
 
-def _wake(threads: int) -> None:
-    """Keep the threads that sleep off the caller's processor."""
+def _wake(system: ctypes.CDLL, threads: int) -> None:
+    """Keep the threads that work for the caller off its processor."""
     crew = _crew
-    if _SYSTEM is None or monotonic_ns() - crew.left_ns < AWAKE_NS:
-        return
     crew.free = os.sched_getaffinity(0)
     if threads > len(crew.free):
         return
     try:
-        if crew.size != threads:
-            crew.numbers, crew.size = _numbers(_SYSTEM, threads), threads
-        elsewhere = crew.free - {_SYSTEM.sched_getcpu()}
+        asked = os.getpid(), threads
+        if crew.asked != asked:
+            crew.numbers, crew.asked = _numbers(system, threads), asked
+        elsewhere = crew.free - {system.sched_getcpu()}
         for number in crew.numbers:
             if os.sched_getaffinity(number) == crew.free:
                 os.sched_setaffinity(number, elsewhere)
                 crew.kept_off.append(number)
     except ProcessLookupError:  # one has ended: ask anew next time
-        crew.size = 0
+        crew.asked = 0, 0
     except OSError:  # not allowed here
         crew.numbers = ()
 
 
-def _rest() -> None:
+def _release() -> None:
     """Let them run everywhere again."""
     crew = _crew
     while crew.kept_off:
         try:
             os.sched_setaffinity(crew.kept_off.pop(), crew.free)
         except OSError:
-            crew.size = 0
-    crew.left_ns = monotonic_ns()
+            crew.asked = 0, 0
 
 
 def _numbers(system: ctypes.CDLL, threads: int) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ class System:
         self.may_run = {number: set(EVERYWHERE) for number in (0, *WORKERS)}  # 0 is who asks
         self.refused: type[OSError] | None = None
         self.asked = 0
+        self.process = 7
 
     def sched_getaffinity(self, number: int) -> set[int]:
         if number not in self.may_run:
@@ -37,6 +38,9 @@ class System:
             raise self.refused
         assert number in WORKERS
         self.may_run[number] = set(processors)
+
+    def getpid(self) -> int:
+        return self.process
 
     def sched_getcpu(self) -> int:
         return 2
@@ -53,7 +57,11 @@ class System:
 def system(monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
     made = System()
     monkeypatch.setattr(waking, "_SYSTEM", made)
-    monkeypatch.setattr(waking, "os", SimpleNamespace(sched_getaffinity=made.sched_getaffinity, sched_setaffinity=made.sched_setaffinity))
+    monkeypatch.setattr(
+        waking,
+        "os",
+        SimpleNamespace(sched_getaffinity=made.sched_getaffinity, sched_setaffinity=made.sched_setaffinity, getpid=made.getpid),
+    )
     monkeypatch.setattr(waking, "_numbers", made.numbers)
     monkeypatch.setattr(waking, "_crew", waking._Crew())
     yield made
@@ -102,6 +110,15 @@ def test_threads_that_have_ended_are_asked_for_anew(system: System, monkeypatch:
     del system.may_run[41]
     call()
     assert call() == [{0, 1, 5}]
+    assert system.asked == 2
+
+
+def test_a_process_made_from_another_asks_for_its_own_threads(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waking, "AWAKE_NS", 0)
+    call = waking.awake(3, system.seen)
+    call()
+    system.process = 8
+    call()
     assert system.asked == 2
 
 
