@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,11 +32,10 @@ def _system() -> ctypes.CDLL | None:
 
 
 _SYSTEM = _system()
-_P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class _Crew(threading.local):
+class _Crew:
     """Those who work for one calling thread.
 
     Attributes
@@ -53,19 +52,27 @@ class _Crew(threading.local):
         When the last run ended.
     """
 
-    asked = (0, 0)
-    numbers: tuple[int, ...] = ()
-    left_ns = 0
+    __slots__ = ("asked", "free", "kept_off", "left_ns", "numbers")
 
     def __init__(self) -> None:
+        self.asked = (0, 0)
+        self.numbers: tuple[int, ...] = ()
         self.kept_off: list[int] = []
         self.free: set[int] = set()
+        self.left_ns = 0
 
 
-_crew = _Crew()
+class _Here(threading.local):
+    """What each thread has of its own."""
+
+    def __init__(self) -> None:
+        self.crew = _Crew()
 
 
-def awake(threads: int, call: Callable[_P, _R]) -> Callable[_P, _R]:
+_here = _Here()
+
+
+def awake(threads: int, call: Callable[..., _R]) -> Callable[..., _R]:
     """Return a call in which the calling thread and those that work for it, `threads` in all, share work.
 
     Threads that were at work a moment ago, that somebody else has told where to run, or that are more than there are processors are
@@ -75,23 +82,22 @@ def awake(threads: int, call: Callable[_P, _R]) -> Callable[_P, _R]:
     if threads < 2 or system is None:
         return call
 
-    def shared(*arguments: _P.args, **named: _P.kwargs) -> _R:
-        crew = _crew
+    def shared(*arguments: Any) -> _R:
+        crew = _here.crew
         if monotonic_ns() - crew.left_ns >= AWAKE_NS:
-            _wake(system, threads)
+            _wake(system, crew, threads)
         try:
-            return call(*arguments, **named)
+            return call(*arguments)
         finally:
             if crew.kept_off:
-                _release()
+                _release(crew)
             crew.left_ns = monotonic_ns()
 
     return shared
 
 
-def _wake(system: ctypes.CDLL, threads: int) -> None:
+def _wake(system: ctypes.CDLL, crew: _Crew, threads: int) -> None:
     """Keep the threads that work for the caller off its processor."""
-    crew = _crew
     crew.free = os.sched_getaffinity(0)
     if threads > len(crew.free):
         return
@@ -110,9 +116,8 @@ def _wake(system: ctypes.CDLL, threads: int) -> None:
         crew.numbers = ()
 
 
-def _release() -> None:
+def _release(crew: _Crew) -> None:
     """Let them run everywhere again."""
-    crew = _crew
     while crew.kept_off:
         try:
             os.sched_setaffinity(crew.kept_off.pop(), crew.free)

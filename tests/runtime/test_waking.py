@@ -63,7 +63,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> Iterator[System]:
         SimpleNamespace(sched_getaffinity=made.sched_getaffinity, sched_setaffinity=made.sched_setaffinity, getpid=made.getpid),
     )
     monkeypatch.setattr(waking, "_numbers", made.numbers)
-    monkeypatch.setattr(waking, "_crew", waking._Crew())
+    monkeypatch.setattr(waking, "_here", waking._Here())
     yield made
     assert made.sched_getaffinity(0) == EVERYWHERE  # the caller is left alone
 
@@ -139,7 +139,7 @@ def test_a_system_that_knows_no_processors_takes_the_call_as_it_is(monkeypatch: 
 @pytest.mark.skipif(waking._SYSTEM is None, reason="the system does not tell where threads run")
 @pytest.mark.skipif(numba.get_num_threads() < 2, reason="one thread works for nobody")
 def test_the_numbers_are_those_of_this_process_s_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waking, "_crew", waking._Crew())
+    monkeypatch.setattr(waking, "_here", waking._Here())
     monkeypatch.setattr(steps, "SERIAL_NS", 0.0)
     monkeypatch.setattr(steps, "TASK_NS", 200.0)
     b = GraphBuilder("g")
@@ -149,7 +149,7 @@ def test_the_numbers_are_those_of_this_process_s_other_threads(monkeypatch: pyte
     assert any(step.tasks > 1 for step in plan.steps)  # type: ignore[union-attr]  # kernels alone
     plan({"x": np.zeros((64, 512), np.float32)})
     mine = {int(folder.name) for folder in Path("/proc/self/task").iterdir()}
-    assert len(waking._crew.numbers) == plan.threads - 1
-    assert mine > set(waking._crew.numbers)
-    assert os.getpid() not in waking._crew.numbers
-    assert all(os.sched_getaffinity(number) == os.sched_getaffinity(0) for number in waking._crew.numbers)
+    assert len(waking._here.crew.numbers) == plan.threads - 1
+    assert mine > set(waking._here.crew.numbers)
+    assert os.getpid() not in waking._here.crew.numbers
+    assert all(os.sched_getaffinity(number) == os.sched_getaffinity(0) for number in waking._here.crew.numbers)
