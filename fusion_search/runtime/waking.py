@@ -21,6 +21,8 @@ from fusion_search.codegen.rt import driver
 
 #: Threads that were at work so short a time ago are still looking out for more (see `codegen.rt.driver`): nobody need wake them.
 AWAKE_NS = 30_000
+#: With more threads one of them matters less, since the others do its work, and asking for all of them takes longer.
+MOST_THREADS = 8
 
 
 def _system() -> ctypes.CDLL | None:
@@ -75,11 +77,11 @@ _here = _Here()
 def awake(threads: int, call: Callable[..., _R]) -> Callable[..., _R]:
     """Return a call in which the calling thread and those that work for it, `threads` in all, share work.
 
-    Threads that were at work a moment ago, that somebody else has told where to run, or that are more than there are processors are
-    left alone. Takes some microseconds more after a pause, a part of one without.
+    Threads that were at work a moment ago, that somebody else has told where to run, that are more than there are processors, or more
+    than `MOST_THREADS`, are left alone. Takes some microseconds more after a pause, a part of one without.
     """
     system = _SYSTEM
-    if threads < 2 or system is None:
+    if not 1 < threads <= MOST_THREADS or system is None:
         return call
 
     def shared(*arguments: Any) -> _R:

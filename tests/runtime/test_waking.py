@@ -97,10 +97,12 @@ def test_who_was_told_where_to_run_stays_there(system: System) -> None:
     assert system.seen() == [{2}, EVERYWHERE]
 
 
-@pytest.mark.parametrize("threads", [1, 5])
-def test_nothing_is_done_for_one_thread_or_more_than_there_are_processors(system: System, threads: int) -> None:
+@pytest.mark.parametrize("threads", [1, 5, waking.MOST_THREADS + 1])
+def test_nothing_is_done_for_one_thread_for_many_or_for_more_than_there_are_processors(system: System, threads: int) -> None:
+    system.may_run[0] = EVERYWHERE if threads <= len(EVERYWHERE) + 1 else set(range(2 * threads))
     assert waking.awake(threads, system.seen)() == [EVERYWHERE] * 2
     assert system.asked == 0
+    system.may_run[0] = EVERYWHERE
 
 
 def test_threads_that_have_ended_are_asked_for_anew(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +139,7 @@ def test_a_system_that_knows_no_processors_takes_the_call_as_it_is(monkeypatch: 
 
 
 @pytest.mark.skipif(waking._SYSTEM is None, reason="the system does not tell where threads run")
-@pytest.mark.skipif(numba.get_num_threads() < 2, reason="one thread works for nobody")
+@pytest.mark.skipif(not 1 < numba.get_num_threads() <= waking.MOST_THREADS, reason="one thread works for nobody, many are left alone")
 def test_the_numbers_are_those_of_this_process_s_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waking, "_here", waking._Here())
     monkeypatch.setattr(steps, "SERIAL_NS", 0.0)
