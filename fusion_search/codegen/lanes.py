@@ -121,14 +121,28 @@ def _reduce_strip(nest: Nest, reducers: list[int], lanes: Mapping[int, str], siz
 
     whole, at = w.name("m"), w.name("t")
     w.put(f"{whole} = {size} // {LANES} * {LANES}")
+    # a caller's array may begin anywhere: what is stored there waits for whole lines
+    waiting = {i: (w.name("a"), w.name("m")) for i in stored if e.places[i].kind == "tensor"}
+    for i, (carry, first) in waiting.items():
+        code = e.places[i].code
+        w.put(f"{carry}, {first} = lanes_{code}(T_{code}(0)), before_line({stored[i]}, {code[1]})")
     with w.block(f"for {at} in range(0, {whole}, {LANES}):"):
         buffers = define_all([*computed, *stored], at, str(LANES))
         for i, pointer in stored.items():
-            w.put(f"lanes_put_{_bits(e, i)}(padd({pointer}, {at}), {buffers[i]})")
+            target = f"padd({pointer}, {at}), {buffers[i]}"
+            if i in waiting:
+                carry, first = waiting[i]
+                w.put(f"{carry} = lanes_lines_{_bits(e, i)}({target}, {carry}, {first}, {at})")
+            else:
+                w.put(f"lanes_put_{_bits(e, i)}({target})")
         kept = {pointer: buffers[i] for i, pointer in stored.items()}
         for i in reducers:
             source = buffers.get(i) or kept.get(str(tiles[i])) or f"padd({tiles[i]}, {at})"
             w.put(f"{lanes[i]} = {_call(e, i)}({lanes[i]}, {source})")
+    if waiting:
+        with w.block(f"if {whole} > 0:"):
+            for i, (carry, first) in waiting.items():
+                w.put(f"lanes_last_{_bits(e, i)}(padd({stored[i]}, {whole}), {carry}, {first})")
     with w.block(f"if {whole} < {size}:"):
         buffers = define_all(computed, whole, f"{size} - {whole}")
         for i in reducers:

@@ -1,13 +1,20 @@
-"""The innermost loop of a stage of maps; what no cache will hold is stored past the caches, whole lines at a time."""
+"""The innermost loops of maps, in step with the cache lines that they write; what no cache will hold is stored past the caches."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from fusion_search.codegen.access import Linear
 from fusion_search.codegen.caches import exceeds_caches, may_exceed_caches
+from fusion_search.codegen.extents import Extent
 from fusion_search.codegen.lanes import LANES
 from fusion_search.codegen.nest import Nest, Ready, define
 
 #: Rows shorter than this have too few whole lines.
 LEAST = 2 * LANES
+#: Elements of a row whose first ones, before a line begins, may be computed one by one.
+LONG = 1 << 14
 #: Storage codes of buffers.
 _BITS = {"f4": "f32", "f8": "f64"}
 
@@ -17,7 +24,7 @@ def write_row(nest: Nest, ready: Ready, count: str) -> None:
     e, w, members = nest.e, nest.e.w, nest.stage.members
     results = _passing(nest, ready)
     if not results:
-        with w.block(f"for j in range({count}):"):
+        with _row(nest, ready.writes, count):
             define(nest, members, ready)
         return
     loaded, writes = dict(nest.loaded), dict(ready.writes)
@@ -44,8 +51,41 @@ def write_row(nest: Nest, ready: Ready, count: str) -> None:
                 w.put(f"lanes_past_{_BITS[e.places[i].code]}({target}, {buffer}, {at} - {start}, {end} - {start})")
             w.put(f"{at} = {end}")
     nest.loaded, nest.values, nest.buffers, ready.writes = loaded, {}, frozenset(), writes
-    with w.block("else:"), w.block(f"for j in range({count}):"):
+    with w.block("else:"), _row(nest, writes, count):
         define(nest, members, ready)
+
+
+@contextmanager
+def _row(nest: Nest, writes: Mapping[int, tuple[str, Linear]], count: str) -> Iterator[None]:
+    """Open the innermost loop of `count` steps; a long row of simple maps comes in two pieces, so that its vectors are lines.
+
+    A vector that lies across two lines is stored in two steps.
+    """
+    e, w = nest.e, nest.e.w
+    first = _misplaced(nest, writes)
+    if first is None:
+        with w.block(f"for j in range({count}):"):
+            yield
+        return
+    at, end = w.name("t"), w.name("m")
+    w.put(f"{at}, {end} = 0, before_line({writes[first][0]}, {e.group.members[first].itemsize}) if {count} >= {LONG} else {count}")
+    with w.block(f"while {at} < {count}:"):
+        with w.block(f"for j in range({at}, {end}):"):
+            yield
+        w.put(f"{at}, {end} = {end}, {count}")
+
+
+def _misplaced(nest: Nest, writes: Mapping[int, tuple[str, Linear]]) -> int | None:
+    """Return a member whose long row, written one element beside the other, may begin within a line, unless other maps cost more."""
+    e, inner = nest.e, nest.inner
+    if inner is None or any(e.group.members[i].spec.flop_class not in ("none", "simple") for i in nest.stage.defined):
+        return None
+    steps = e.tiles.get(inner, e.group.extents[inner])
+    for a in nest.joined:
+        steps *= e.group.extents[a]
+    if steps < LONG and not isinstance(steps, Extent):
+        return None
+    return next((i for i, (_, linear) in writes.items() if e.places[i].kind == "tensor" and linear.strides.get(inner, 0) == 1), None)
 
 
 def _passing(nest: Nest, ready: Ready) -> list[int]:

@@ -180,6 +180,22 @@ def _before_line(pointer: Pointer, size: int) -> int:
     return -pointer.start % (64 // size)
 
 
+def _lines(pointer: Pointer, source: Pointer, waiting: Array, before: int, at: int) -> Array:
+    """Write up to the end of the last whole line; before the first 64 elements of a row nothing waits."""
+    values = source.take(64)
+    if at:
+        _last(pointer, waiting, before)
+    for lane, value in enumerate(values[: 64 + before - 64 // values.itemsize]):
+        pointer[lane] = value
+    return values
+
+
+def _last(pointer: Pointer, waiting: Array, before: int) -> None:
+    held = 64 // waiting.itemsize - before
+    for lane, value in enumerate(waiting[-held:]):
+        pointer[lane - held] = value
+
+
 def _last_line(pointer: Pointer, count: int, size: int) -> int:
     before = _before_line(pointer, size)
     return before + (count - before) // (64 // size) * (64 // size)
@@ -383,7 +399,7 @@ def namespace(memory: Memory) -> dict[str, Any]:
         names |= {f"lanes_{word}_{bits}": _lanes(word) for word in _JOIN}
         names |= {f"lanes_rest_{word}_{bits}": _rest(word) for word in _JOIN}
         names |= {f"lanes_join_add_{bits}": np.add, f"lanes_store_{bits}": _store, f"lanes_put_{bits}": _put}
-        names[f"lanes_past_{bits}"] = _past
+        names |= {f"lanes_past_{bits}": _past, f"lanes_lines_{bits}": _lines, f"lanes_last_{bits}": _last}
         names |= {f"fold_{'sum' if word == 'add' else word}_{bits}": _fold(word) for word in _JOIN}
     names |= _maths()
     names |= dict.fromkeys(("relu32", "relu64"), lambda x: np.maximum(x, type(x)(0)) + type(x)(0))

@@ -84,30 +84,65 @@ def test_float64_against_the_reference(no_caches: None) -> None:
     assert disagreements(graph, [[node.name for node in graph.nodes]], random_feeds(graph, 1)) == []
 
 
+def check_anywhere(graph: Graph, offsets: list[dict[str, int]]) -> None:
+    """Run a plan into arrays that begin some elements behind a line: the same is written there, and nothing beside it."""
+    feeds = random_feeds(graph, 1)
+    plan = BoundPlan(graph, [[node.name for node in graph.nodes]])
+    for begins in offsets:
+        held, out = [], {}
+        for name, offset in begins.items():
+            value = graph.values[name]
+            size, line = int(np.prod(value.shape)), 64 // value.dtype.itemsize
+            raw = np.full(size + 4 * line, 7, value.dtype)
+            start = -raw.ctypes.data % 64 // raw.itemsize + line + offset
+            out[name] = raw[start : start + size].reshape(value.shape)
+            held.append((raw, start, size))
+        got = plan(feeds, out=out)
+        assert all(got[name] is array for name, array in out.items())
+        assert differences(graph, feeds, out) == []
+        for raw, start, size in held:
+            assert (np.delete(raw, slice(start, start + size)) == 7).all()
+
+
 @pytest.mark.parametrize("code", ["f4", "f8"])
 def test_results_may_begin_anywhere(code: str, no_caches: None) -> None:
-    """Each way that a row can lie in a cache line, two results that lie differently, and nothing beside them is written."""
+    """Each way that a row can lie in a cache line, and two results that lie differently."""
     dtype = np.dtype(code)
     b = GraphBuilder("g")
     x = b.input("x", dtype, (3, 205))
     b.output("y", b.op("Neg", x))
     b.output("z", b.op("Mul", x, x))
-    graph = b.build()
-    feeds = random_feeds(graph, 1)
-    plan = BoundPlan(graph, [[node.name for node in graph.nodes]])
     line = 64 // dtype.itemsize
-    for first, second in [(k, k) for k in range(line)] + [(0, 1), (5, 2)]:
-        held, out = [], {}
-        for name, offset in (("y", first), ("z", second)):
-            raw = np.full(3 * 205 + 4 * line, 7, dtype)
-            start = -raw.ctypes.data % 64 // dtype.itemsize + line + offset
-            out[name] = raw[start : start + 3 * 205].reshape(3, 205)
-            held.append((raw, start))
-        got = plan(feeds, out=out)
-        assert got["y"] is out["y"]
-        assert differences(graph, feeds, out) == []
-        for raw, start in held:
-            assert (np.delete(raw, slice(start, start + 3 * 205)) == 7).all()
+    check_anywhere(b.build(), [{"y": k, "z": k} for k in range(line)] + [{"y": 0, "z": 1}, {"y": 5, "z": 2}])
+
+
+def softmax(rows: int, columns: int, dtype: type = F32) -> Graph:
+    b = GraphBuilder("g")
+    x = b.input("x", dtype, (rows, columns))
+    e = b.op("Exp", b.op("Sub", x, b.op("ReduceMax", x, axes=(1,))))
+    b.output("y", b.op("Div", e, b.op("ReduceSum", e, axes=(1,))))
+    return b.build()
+
+
+@pytest.mark.parametrize(("dtype", "columns"), [(F32, streaming.LONG + 77), (F32, 2500), (F32, 64), (F64, 2500), (F64, streaming.LONG)])
+def test_rows_that_the_caches_hold_may_begin_anywhere(dtype: type, columns: int) -> None:
+    graph = softmax(2, columns, dtype)
+    assert not passes(graph)
+    check_anywhere(graph, [{"y": k} for k in range(64 // np.dtype(dtype).itemsize)])
+
+
+def pieces(graph: Graph) -> int:
+    """How many loops of a kernel come in two pieces."""
+    return kernel_of(graph).source.count(f">= {streaming.LONG} else")
+
+
+def test_long_rows_of_simple_maps_begin_with_a_line() -> None:
+    assert pieces(softmax(2, streaming.LONG)) == 1
+    assert pieces(softmax(2, streaming.LONG - 1)) == 0
+    b = GraphBuilder("g")
+    x = b.input("x", F32, (2, streaming.LONG))
+    b.output("y", b.op("Exp", b.op("Sub", x, b.op("ReduceMax", x, axes=(1,)))))
+    assert pieces(b.build()) == 0  # up to fifteen exponentials one by one
 
 
 def test_only_what_no_cache_holds_passes() -> None:

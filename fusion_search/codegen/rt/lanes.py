@@ -20,6 +20,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic, models, register_model
 
 from fusion_search.codegen.rt.intrinsics import F32, F64, I1, I32, I64, INLINE
+from fusion_search.codegen.rt.target import has
 
 #: Number of lanes of every reduction.
 LANES = 64
@@ -93,6 +94,30 @@ class _Scheme:
         at = self.pointer(builder, ptr, offset)
         neutral = self.splat(_NEUTRAL[self.kind], width)
         return builder.call(fn, [at, ir.Constant(I32, self.size), mask, neutral])
+
+    @property
+    def joins(self):
+        """Whether the processor joins two vectors at any element in one instruction."""
+        return has("avx512f")
+
+    def join(self, builder, low, high, first):
+        """Return a vector that begins at element `first` of one and ends in another."""
+        index, bits = (I32, "ps") if self.size == 4 else (I64, "pd")
+        vec, indices = ir.VectorType(self.elem, self.width), ir.VectorType(index, self.width)
+        start = first if index == I64 else builder.trunc(first, I32)
+        picks = builder.add(ir.Constant(indices, list(range(self.width))), self.spread(builder, start, indices))
+        name = f"llvm.x86.avx512.vpermi2var.{bits}.512"
+        fn = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vec, [vec, indices, vec]), name)
+        return builder.call(fn, [low, picks, high])
+
+    def store_masked(self, builder, vector, pointer, first):
+        """Store the elements of a vector from `first` on."""
+        vec, indices, mask_type = vector.type, ir.VectorType(I64, self.width), ir.VectorType(I1, self.width)
+        lanes = ir.Constant(indices, list(range(self.width)))
+        mask = builder.icmp_signed(">=", lanes, self.spread(builder, first, indices))
+        fn_type = ir.FunctionType(ir.VoidType(), [vec, vec.as_pointer(), I32, mask_type])
+        fn = cgutils.get_or_insert_function(builder.module, fn_type, f"llvm.masked.store.v{self.width}f{8 * self.size}.p0")
+        builder.call(fn, [vector, pointer, ir.Constant(I32, self.size), mask])
 
     def unpack(self, builder, lanes):
         """Return the vectors of a value of type `Lanes`."""
@@ -241,9 +266,61 @@ def _make_put(lanes):
     return intrinsic(lanes_put)
 
 
+def _make_lines(lanes):
+    """Build ``lines(ptr, source, carry, before, at)``: copy 64 elements from a buffer to a row, whole cache lines at a time.
+
+    The first line begins `before` elements into the row. The last elements of a call wait in what it returns for the line that they
+    share with the first ones of the next; `at` is 0 in the first call, which writes nothing before the row. A vector across two
+    lines would be stored in two steps.
+    """
+    scheme = _Scheme(lanes.element, "sum")
+
+    def lanes_lines(typingctx, ptr, source, carry, before, at):
+        def codegen(context, builder, signature, args):
+            to, of, waiting, first, start = args
+            vectors = [scheme.load(builder, of, scheme.first(v)) for v in range(scheme.count)]
+            if scheme.joins:
+                line = builder.gep(to, [builder.sub(first, ir.Constant(I64, scheme.width))])
+                begins = builder.icmp_signed("==", start, ir.Constant(I64, 0))
+                outside = builder.select(begins, builder.sub(ir.Constant(I64, scheme.width), first), ir.Constant(I64, 0))
+                rows = zip([scheme.unpack(builder, waiting)[-1], *vectors], vectors, strict=False)
+                joined = [scheme.join(builder, low, high, first) for low, high in rows]
+                scheme.store_masked(builder, joined[0], scheme.pointer(builder, line, scheme.first(0)), outside)
+                for v in range(1, scheme.count):
+                    builder.store(joined[v], scheme.pointer(builder, line, scheme.first(v)), align=scheme.size)
+            else:
+                for v, vector in enumerate(vectors):
+                    builder.store(vector, scheme.pointer(builder, to, scheme.first(v)), align=scheme.size)
+            return scheme.pack(builder, vectors)
+
+        element = types.CPointer(lanes.element)
+        return lanes(element, element, lanes, types.int64, types.int64), codegen
+
+    return intrinsic(lanes_lines)
+
+
+def _make_last(lanes):
+    """Build ``last(ptr, carry, before)``: write the elements that wait for the rest of their line, which end at a pointer."""
+    scheme = _Scheme(lanes.element, "sum")
+
+    def lanes_last(typingctx, ptr, carry, before):
+        def codegen(context, builder, signature, args):
+            if scheme.joins:
+                to = builder.gep(args[0], [ir.Constant(I64, -scheme.width)])
+                waiting = scheme.unpack(builder, args[1])[-1]
+                scheme.store_masked(builder, waiting, scheme.pointer(builder, to, scheme.first(0)), args[2])
+            return context.get_dummy_value()
+
+        return types.void(types.CPointer(lanes.element), lanes, types.int64), codegen
+
+    return intrinsic(lanes_last)
+
+
 lanes_f4, lanes_f8 = _make_start(_F4), _make_start(_F8)
 lanes_store_f32, lanes_store_f64 = _make_store(_F4), _make_store(_F8)
 lanes_put_f32, lanes_put_f64 = _make_put(_F4), _make_put(_F8)
+lanes_lines_f32, lanes_lines_f64 = _make_lines(_F4), _make_lines(_F8)
+lanes_last_f32, lanes_last_f64 = _make_last(_F4), _make_last(_F8)
 
 lanes_add_f32, lanes_add_f64 = _make_update(_F4, "sum"), _make_update(_F8, "sum")
 lanes_max_f32, lanes_max_f64 = _make_update(_F4, "max"), _make_update(_F8, "max")

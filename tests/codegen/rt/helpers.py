@@ -13,6 +13,7 @@ from fusion_search.codegen.rt.lanes import *
 from fusion_search.codegen.rt.maths import *
 from fusion_search.codegen.rt.memory import *
 from fusion_search.codegen.rt.special import *
+from fusion_search.codegen.rt.streaming import *
 """
 
 

@@ -55,6 +55,19 @@ def k_{kind}{size}(args, scratch, lo, hi):
     out[1] = fold_{kind}_f{size}(lanes_{update}_f{size}(lanes_{dt}({number}({start})), p_{dt}(t[2], 0)))
 
 """
+    for size, dt in ((32, "f4"), (64, "f8")):
+        names.append(f"k_lines{size}")
+        source += f"""
+@cfunc(KERNEL_SIGNATURE, cache=True, error_model="numpy")
+def k_lines{size}(args, scratch, lo, hi):
+    t = table(args)
+    out, x = p_{dt}(t[0], t[2]), p_{dt}(t[1], 0)
+    waiting, before = lanes_{dt}(np.float{size}(5)), before_line(out, {size // 8})
+    for at in range(0, hi, 64):
+        waiting = lanes_lines_f{size}(padd(out, at), padd(x, at), waiting, before, at)
+    lanes_last_f{size}(padd(out, hi), waiting, before)
+
+"""
     for kind in ("sum", "max", "min"):
         names.append(f"k_int_{kind}")
         source += f"""
@@ -86,6 +99,20 @@ def test_tree(kernels, kind, size):
                 assert np.isnan(out).all()
             else:
                 assert same_bits(out, np.array([expected, expected]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_that_begin_anywhere_are_written_in_whole_lines(kernels, dtype):
+    """Each way that a row can lie in a line, and nothing beside it is written."""
+    size = np.dtype(dtype).itemsize
+    for offset in range(64 // size):
+        for n in (64, 128, 320):
+            x = np.random.default_rng(n).standard_normal(n).astype(dtype)
+            out = np.full(n + 3 * 64, 7, dtype)
+            first = -out.ctypes.data % 64 // size + 64 // size + offset
+            run_kernel(kernels[f"k_lines{8 * size}"], [out, x], n, [first])
+            assert same_bits(out[first : first + n], x)
+            assert (np.delete(out, slice(first, first + n)) == 7).all()
 
 
 def test_integers(kernels):
