@@ -115,11 +115,17 @@ class Emitter:
 
     # ------------------------------------------------------------------ before the stages
 
-    def open(self) -> int:
-        """Decide where values live, load parameters, open the loop over items; return the number of items."""
+    def declare(self) -> int:
+        """Decide where values live and load parameters; return the number of items."""
         self._assign_places()
         self._load_parameters()
-        return self._open_items()
+        return self.shares.count if self.shares else prod(self._counts().values())
+
+    def open(self) -> None:
+        """Open the loop over items."""
+        self.w.put("for item in range(lo, hi):")
+        self.w.depth += 1
+        self.locate("0" if self.shares else "item")
 
     def share(self, key: Hashable, nbytes: int) -> str:
         """Take a part of the memory that all items share; return the name of its address."""
@@ -201,16 +207,17 @@ class Emitter:
             self.flag = self.w.name("e")
             self.w.put(f"{self.flag} = table({self.w.address('')})")
 
-    def _open_items(self) -> int:
-        """Open the loop over items and find each outer loop's index or block."""
-        w, group = self.w, self.group
+    def _counts(self) -> dict[int, int]:
+        """How many steps items take along each outer loop, outermost first: in the order of the largest result."""
+        group = self.group
         lead = group.writes[max(range(len(group.members)), key=lambda i: (prod(group.extents[a] for a in group.loops[i].parallel), -i))]
         outer = sorted(group.outer, key=lambda a: (-lead.strides.get(a, 0), a))
-        counts = {a: -(-group.extents[a] // self.tiles.get(a, 1)) if self.tiles.get(a, 1) else 0 for a in outer}
-        items = self.shares.count if self.shares else prod(counts.values())
-        w.put("for item in range(lo, hi):")
-        w.depth += 1
-        left = "0" if self.shares else "item"
+        return {a: -(-group.extents[a] // self.tiles.get(a, 1)) if self.tiles.get(a, 1) else 0 for a in outer}
+
+    def locate(self, item: str) -> None:
+        """Find each outer loop's index or block for an item."""
+        w, counts, left = self.w, self._counts(), item
+        outer = list(counts)
         for k, atom in enumerate(reversed(outer)):
             if k == len(outer) - 1:
                 b = left
@@ -228,7 +235,6 @@ class Emitter:
                 self.sizes[atom] = size
             else:
                 self.index[atom] = b
-        return items
 
     # ------------------------------------------------------------------ numbers
 

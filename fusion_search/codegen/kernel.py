@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from fusion_search.codegen.access import library_kernel
+from fusion_search.codegen.ahead import goes_ahead, write_ahead
 from fusion_search.codegen.blocks import is_reduce
 from fusion_search.codegen.buffers import ALIGN, Lifetime, plan_buffers
 from fusion_search.codegen.convolution import emit_convolution
@@ -115,8 +116,11 @@ def build(program: Program, analysis: Analysis, tiles: Mapping[int, int] | None 
 
 def _written(e: Emitter) -> tuple[Emitter, int, list[int]]:
     """Write all stages; return the number of items, and the lines at which stages, or those of one walk, begin."""
-    items = e.open()
+    items = e.declare()
     e.w.compiler = _compiler(e)
+    if goes_ahead(e):
+        return e, items, write_ahead(e, _emit)
+    e.open()
     marks = []
     for walk in e.walks:
         marks.append(len(e.w.lines))

@@ -36,8 +36,8 @@ def emit_lanes(e: Emitter, stage: Stage, reducers: list[int]) -> None:
     count = w.name("k")
     with ExitStack() as stack:
         variables = open_loops(e, stack, parallel)
-        lanes = {i: _started(e, i) for i in reducers}
-        totals = {i: _started(e, i) for i in sums}
+        lanes = {i: start_lanes(e, i) for i in reducers}
+        totals = {i: start_lanes(e, i) for i in sums}
         if sums:
             w.put(f"{count} = 0")
         with ExitStack() as walk:
@@ -57,7 +57,7 @@ def emit_lanes(e: Emitter, stage: Stage, reducers: list[int]) -> None:
                 for i in sums:
                     w.put(f"{lanes[i]} = {_call(e, i, 'join')}({lanes[i]}, {totals[i]})")
         for i in reducers:
-            _finish(e, stage, i, _folded(e, i, lanes[i]), variables)
+            finish_lanes(e, stage, i, lanes[i], variables)
 
 
 def _emit_shares(e: Emitter, stage: Stage, reducers: list[int], count: int) -> None:
@@ -74,7 +74,7 @@ def _emit_shares(e: Emitter, stage: Stage, reducers: list[int], count: int) -> N
     w.put(f"{left} = min({share}, {e.extent(inner)} - {start})")
     codes = {i: COMPUTE[e.places[i].code] for i in reducers}
     places = {i: e.share(("lanes", i), count * LANES * int(codes[i][1])) for i in reducers}
-    lanes = {i: _started(e, i) for i in reducers}
+    lanes = {i: start_lanes(e, i) for i in reducers}
     with w.block(f"for {at} in range(0, {left}, STRIP):"):
         w.put(f"{strip} = {start} + {at}")
         w.put(f"{size} = min(STRIP, {left} - {at})")
@@ -85,69 +85,97 @@ def _emit_shares(e: Emitter, stage: Stage, reducers: list[int], count: int) -> N
     w.depth += 1  # up to the end of the kernel
     k = w.name("k")
     for i in reducers:
-        total = _started(e, i)
+        total = start_lanes(e, i)
         with w.block(f"for {k} in range({items}):"):
             w.put(f"{total} = {_call(e, i)}({total}, p_{codes[i]}({places[i]}, {k} * {LANES}))")
-        _finish(e, stage, i, _folded(e, i, total), {})
+        finish_lanes(e, stage, i, total, {})
 
 
 def _reduce_strip(nest: Nest, reducers: list[int], lanes: Mapping[int, str], size: str) -> None:
-    """Write the maps of one strip, and reduce their values into the lanes: 64 at a time, then the rest.
+    """Write the maps of one strip, and reduce their values into the lanes: 64 at a time, then the rest."""
+    w = nest.e.w
+    walk = LaneWalk(nest, reducers, lanes)
+    whole, at = w.name("m"), w.name("t")
+    w.put(f"{whole} = {size} // {LANES} * {LANES}")
+    with w.block(f"for {at} in range(0, {whole}, {LANES}):"):
+        walk.block(at)
+    walk.rest(whole, size)
+
+
+class LaneWalk:
+    """The reductions of a nest, with its maps, along a piece of their rows.
 
     What 64 elements give goes through buffers, in one of which a value is to be found whether it is stored or not: LLVM keeps them in
     registers, and the loop writes to nothing that could overlap with what it reads.
+
+    Parameters
+    ----------
+    nest : Nest
+        Its pointers are written at once.
+    reducers : list of int
+    lanes : mapping of int to str
+        The running lanes of each.
     """
-    e, stage, w = nest.e, nest.stage, nest.e.w
-    ready = prepare(nest, stage.defined)
-    tiles = _lane_operands(nest, ready, reducers)
-    computed = [i for i, tile in tiles.items() if tile is None]
-    stored = {i: pointer for i, (pointer, linear) in ready.writes.items() if _in_lanes(nest, i, linear)}
-    before, writes = dict(nest.loaded), dict(ready.writes)
 
-    def define_all(kept: Sequence[int], first: str, steps: str) -> dict[int, str]:
-        """Write the maps of some elements from `first` on; return the buffers that keep the values of some members."""
-        buffers = {i: w.name("u") for i in kept}
-        for i, buffer in buffers.items():
-            w.put(f"{buffer} = next_{COMPUTE[e.places[i].code]}()")
-        nest.loaded, nest.values, nest.buffers = dict(before), {}, frozenset(buffers.values())
-        ready.writes = {i: (buffers.get(i, pointer), linear) for i, (pointer, linear) in writes.items()}
-        if computed or set(stage.defined) != set(reducers):
-            with w.block(f"for lane in range({steps}):"):
-                w.put(f"j = {first} + lane")
-                define(nest, stage.defined, ready)
-                for i in computed:
-                    w.put(f"{buffers[i]}[lane] = {argument(nest, ready, i, 0)[0]}")
-        return buffers
+    def __init__(self, nest: Nest, reducers: list[int], lanes: Mapping[int, str]) -> None:
+        self.nest, self.reducers, self.lanes = nest, reducers, lanes
+        e, w = nest.e, nest.e.w
+        self.ready = prepare(nest, nest.stage.defined)
+        self._tiles = _lane_operands(nest, self.ready, reducers)
+        self._computed = [i for i, tile in self._tiles.items() if tile is None]
+        self._stored = {i: pointer for i, (pointer, linear) in self.ready.writes.items() if _in_lanes(nest, i, linear)}
+        self._loaded, self._writes = dict(nest.loaded), dict(self.ready.writes)
+        # a caller's array may begin anywhere: what is stored there waits for whole lines
+        self._waiting = {i: (w.name("a"), w.name("m")) for i in self._stored if e.places[i].kind == "tensor"}
+        for i, (carry, first) in self._waiting.items():
+            code = e.places[i].code
+            w.put(f"{carry}, {first} = lanes_{code}(T_{code}(0)), before_line({self._stored[i]}, {code[1]})")
 
-    whole, at = w.name("m"), w.name("t")
-    w.put(f"{whole} = {size} // {LANES} * {LANES}")
-    # a caller's array may begin anywhere: what is stored there waits for whole lines
-    waiting = {i: (w.name("a"), w.name("m")) for i in stored if e.places[i].kind == "tensor"}
-    for i, (carry, first) in waiting.items():
-        code = e.places[i].code
-        w.put(f"{carry}, {first} = lanes_{code}(T_{code}(0)), before_line({stored[i]}, {code[1]})")
-    with w.block(f"for {at} in range(0, {whole}, {LANES}):"):
-        buffers = define_all([*computed, *stored], at, str(LANES))
-        for i, pointer in stored.items():
+    def block(self, at: str) -> None:
+        """Write 64 elements from `at` on."""
+        e, w = self.nest.e, self.nest.e.w
+        buffers = self._define([*self._computed, *self._stored], at, str(LANES))
+        for i, pointer in self._stored.items():
             target = f"padd({pointer}, {at}), {buffers[i]}"
-            if i in waiting:
-                carry, first = waiting[i]
+            if i in self._waiting:
+                carry, first = self._waiting[i]
                 w.put(f"{carry} = lanes_lines_{_bits(e, i)}({target}, {carry}, {first}, {at})")
             else:
                 w.put(f"lanes_put_{_bits(e, i)}({target})")
-        kept = {pointer: buffers[i] for i, pointer in stored.items()}
-        for i in reducers:
-            source = buffers.get(i) or kept.get(str(tiles[i])) or f"padd({tiles[i]}, {at})"
-            w.put(f"{lanes[i]} = {_call(e, i)}({lanes[i]}, {source})")
-    if waiting:
-        with w.block(f"if {whole} > 0:"):
-            for i, (carry, first) in waiting.items():
-                w.put(f"lanes_last_{_bits(e, i)}(padd({stored[i]}, {whole}), {carry}, {first})")
-    with w.block(f"if {whole} < {size}:"):
-        buffers = define_all(computed, whole, f"{size} - {whole}")
-        for i in reducers:
-            source = buffers.get(i) or f"padd({tiles[i]}, {whole})"
-            w.put(f"{lanes[i]} = {_call(e, i, 'rest')}({lanes[i]}, {source}, {size} - {whole})")
+        kept = {pointer: buffers[i] for i, pointer in self._stored.items()}
+        for i in self.reducers:
+            source = buffers.get(i) or kept.get(str(self._tiles[i])) or f"padd({self._tiles[i]}, {at})"
+            w.put(f"{self.lanes[i]} = {_call(e, i)}({self.lanes[i]}, {source})")
+
+    def rest(self, whole: str, size: str) -> None:
+        """Write what is left behind whole blocks of 64: what waits for the end of its line, and the last elements."""
+        e, w = self.nest.e, self.nest.e.w
+        if self._waiting:
+            with w.block(f"if {whole} > 0:"):
+                for i, (carry, first) in self._waiting.items():
+                    w.put(f"lanes_last_{_bits(e, i)}(padd({self._stored[i]}, {whole}), {carry}, {first})")
+        with w.block(f"if {whole} < {size}:"):
+            buffers = self._define(self._computed, whole, f"{size} - {whole}")
+            for i in self.reducers:
+                source = buffers.get(i) or f"padd({self._tiles[i]}, {whole})"
+                w.put(f"{self.lanes[i]} = {_call(e, i, 'rest')}({self.lanes[i]}, {source}, {size} - {whole})")
+
+    def _define(self, kept: Sequence[int], first: str, steps: str) -> dict[int, str]:
+        """Write the maps of some elements from `first` on; return the buffers that keep the values of some members."""
+        nest, ready = self.nest, self.ready
+        e, w, stage = nest.e, nest.e.w, nest.stage
+        buffers = {i: w.name("u") for i in kept}
+        for i, buffer in buffers.items():
+            w.put(f"{buffer} = next_{COMPUTE[e.places[i].code]}()")
+        nest.loaded, nest.values, nest.buffers = dict(self._loaded), {}, frozenset(buffers.values())
+        ready.writes = {i: (buffers.get(i, pointer), linear) for i, (pointer, linear) in self._writes.items()}
+        if self._computed or set(stage.defined) != set(self.reducers):
+            with w.block(f"for lane in range({steps}):"):
+                w.put(f"j = {first} + lane")
+                define(nest, stage.defined, ready)
+                for i in self._computed:
+                    w.put(f"{buffers[i]}[lane] = {argument(nest, ready, i, 0)[0]}")
+        return buffers
 
 
 def _in_lanes(nest: Nest, i: int, linear: Linear) -> bool:
@@ -155,8 +183,8 @@ def _in_lanes(nest: Nest, i: int, linear: Linear) -> bool:
     return nest.inner is not None and linear.strides.get(nest.inner, 0) == 1 and nest.e.places[i].code in ("f4", "f8")
 
 
-def _started(e: Emitter, i: int) -> str:
-    """Write the start of running lanes; return their name."""
+def start_lanes(e: Emitter, i: int) -> str:
+    """Write the start of a reduction's running lanes; return their name."""
     name = e.w.name("a")
     e.w.put(f"{name} = {_start(e, i)}")
     return name
@@ -198,10 +226,11 @@ def _lane_operands(nest: Nest, ready: Ready, reducers: list[int]) -> dict[int, s
     return found
 
 
-def _finish(e: Emitter, stage: Stage, i: int, text: str, variables: dict[int, str]) -> None:
-    """Divide a mean, round, and put a reduction's result where it lives."""
+def finish_lanes(e: Emitter, stage: Stage, i: int, lanes: str, variables: Mapping[int, str]) -> None:
+    """Fold running lanes, divide a mean, round, and put a reduction's result where it lives."""
     place = e.places[i]
     code = COMPUTE[place.code]
+    text = _folded(e, i, lanes)
     if e.group.members[i].spec.combiner == "mean":
         text = f"{text} / T_{code}({e.terms(i)})"
     if place.kind == "local":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from fusion_search.codegen.access import Linear
 from fusion_search.codegen.caches import exceeds_caches, may_exceed_caches
+from fusion_search.codegen.emit import Emitter
 from fusion_search.codegen.extents import Extent
 from fusion_search.codegen.lanes import LANES
 from fusion_search.codegen.nest import Nest, Ready, define
@@ -22,7 +23,7 @@ _BITS = {"f4": "f32", "f8": "f64"}
 def write_row(nest: Nest, ready: Ready, count: str) -> None:
     """Write the definitions of a nest in its innermost loop of `count` steps."""
     e, w, members = nest.e, nest.e.w, nest.stage.members
-    results = _passing(nest, ready)
+    results = passing(nest, ready)
     if not results:
         with _row(nest, ready.writes, count):
             define(nest, members, ready)
@@ -32,27 +33,58 @@ def write_row(nest: Nest, ready: Ready, count: str) -> None:
     first, size = writes[results[0]][0], e.group.members[results[0]].itemsize
     alike = "".join(f" and before_line({writes[i][0]}, {size}) == before_line({first}, {size})" for i in results[1:])
     with w.block(f"if {past} != 0 and {count} >= {LEAST}{alike}:"):
-        before, last, at, end, start = (w.name(letter) for letter in "mmtmt")
-        w.put(f"{before}, {last}, {at} = before_line({first}, {size}), last_line({first}, {count}, {size}), 0")
-        with w.block(f"while {at} < {count}:"):
-            # what is left before and behind whole lines is computed with elements beside it, 64 together
-            w.put(f"{end} = piece_end({at}, {before}, {last}, {count})")
-            w.put(f"{start} = max(0, min({at}, {end} - {LANES}))")
-            buffers = {i: w.name("u") for i in results}
-            for i, buffer in buffers.items():
-                w.put(f"{buffer} = next_{e.places[i].code}()")
-            nest.buffers = frozenset(buffers.values())
-            ready.writes = {i: (buffers[i], linear) for i, (_, linear) in writes.items()}
-            with w.block(f"for lane in range({LANES}):"):
-                w.put(f"j = {start} + lane")
-                define(nest, members, ready)
-            for i, buffer in buffers.items():
-                target = f"padd({writes[i][0]}, {start})"
-                w.put(f"lanes_past_{_BITS[e.places[i].code]}({target}, {buffer}, {at} - {start}, {end} - {start})")
-            w.put(f"{at} = {end}")
+        pieces = Pieces(nest, ready, results, count)
+        with w.block(f"while {pieces.at} < {count}:"):
+            pieces.write()
     nest.loaded, nest.values, nest.buffers, ready.writes = loaded, {}, frozenset(), writes
     with w.block("else:"), _row(nest, writes, count):
         define(nest, members, ready)
+
+
+class Pieces:
+    """A row of `count` results that pass the caches: 64 elements or fewer at a time, in whole lines.
+
+    Parameters
+    ----------
+    nest : Nest
+    ready : Ready
+        Its writes are those of `results`.
+    results : sequence of int
+        Their rows lie alike in cache lines.
+    count : str
+
+    Attributes
+    ----------
+    at : str
+        Name of how many are written; all are once it is `count`.
+    """
+
+    def __init__(self, nest: Nest, ready: Ready, results: Sequence[int], count: str) -> None:
+        self._nest, self._ready, self._results, self._count = nest, ready, results, count
+        self._targets, self._loaded = dict(ready.writes), dict(nest.loaded)
+        w = nest.e.w
+        self._before, self._last, self.at = w.name("m"), w.name("m"), w.name("t")
+        first, size = self._targets[results[0]][0], nest.e.group.members[results[0]].itemsize
+        w.put(f"{self._before}, {self._last}, {self.at} = before_line({first}, {size}), last_line({first}, {count}, {size}), 0")
+
+    def write(self) -> None:
+        """Write the next piece; what is left before and behind whole lines is computed with elements beside it, 64 together."""
+        nest, ready, at, e, w = self._nest, self._ready, self.at, self._nest.e, self._nest.e.w
+        end, start = w.name("m"), w.name("t")
+        w.put(f"{end} = piece_end({at}, {self._before}, {self._last}, {self._count})")
+        w.put(f"{start} = max(0, min({at}, {end} - {LANES}))")
+        buffers = {i: w.name("u") for i in self._results}
+        for i, buffer in buffers.items():
+            w.put(f"{buffer} = next_{e.places[i].code}()")
+        nest.loaded, nest.buffers = dict(self._loaded), frozenset(buffers.values())
+        ready.writes = {i: (buffers[i], linear) for i, (_, linear) in self._targets.items()}
+        with w.block(f"for lane in range({LANES}):"):
+            w.put(f"j = {start} + lane")
+            define(nest, nest.stage.members, ready)
+        for i, buffer in buffers.items():
+            target = f"padd({self._targets[i][0]}, {start})"
+            w.put(f"lanes_past_{_BITS[e.places[i].code]}({target}, {buffer}, {at} - {start}, {end} - {start})")
+        w.put(f"{at} = {end}")
 
 
 @contextmanager
@@ -88,15 +120,19 @@ def _misplaced(nest: Nest, writes: Mapping[int, tuple[str, Linear]]) -> int | No
     return next((i for i, (_, linear) in writes.items() if e.places[i].kind == "tensor" and linear.strides.get(inner, 0) == 1), None)
 
 
-def _passing(nest: Nest, ready: Ready) -> list[int]:
+def passing(nest: Nest, ready: Ready) -> list[int]:
     """Find the results of a nest that may pass the caches: all that it writes, contiguous, and read by nothing else in its group."""
-    e = nest.e
-    read = {i for (reader, _), i in e.group.producers.items() if reader not in nest.stage.members and reader not in e.skip}
+    found = list(ready.writes)
+    alike = len({nest.e.places[i].code for i in found}) == 1
+    contiguous = all(nest.inner is not None and linear.strides.get(nest.inner, 0) == 1 for _, linear in ready.writes.values())
+    return found if alike and contiguous and may_pass(nest.e, nest.stage.members, found) else []
+
+
+def may_pass(e: Emitter, members: Collection[int], results: Iterable[int]) -> bool:
+    """Whether results of a stage may pass the caches: tensors too large for them that no other stage reads."""
+    read = {i for (reader, _), i in e.group.producers.items() if reader not in members and reader not in e.skip}
     again = {i for stage in e.stages for i in stage.again}
-    for i, (_, linear) in ready.writes.items():
-        place = e.places[i]
-        contiguous = nest.inner is not None and linear.strides.get(nest.inner, 0) == 1
-        if place.kind != "tensor" or place.code not in _BITS or not contiguous or i in read | again or i in e.lands_in.values():
-            return []
-    alike = len({e.places[i].code for i in ready.writes}) == 1
-    return list(ready.writes) if alike and may_exceed_caches(e.streamed_bytes) else []
+    for i in results:
+        if e.places[i].kind != "tensor" or e.places[i].code not in _BITS or i in read | again or i in e.lands_in.values():
+            return False
+    return may_exceed_caches(e.streamed_bytes)

@@ -2,8 +2,8 @@
 
 The very text that would be compiled is executed with pointers that know their buffers, and with NumPy in the place of the run-time
 library. It is the checked build: an access outside its buffer, a read of what no one wrote, two items of a kernel that touch the
-same element, or a tensor used with another dtype is an error that names the buffer, the element and the kernel's line. Items run one
-by one in random order, so a result that depends on their order shows.
+same element, or a tensor used with another dtype is an error that names the buffer, the element and the kernel's line. Tasks of
+one item or a few run in random order, so a result that depends on their order shows.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from fusion_search.codegen.kernel import Kernel
 
 _FILE = "<kernel>"
+#: How likely an item begins a task.
+SINGLE = 0.7
 
 
 class KernelError(AssertionError):
@@ -167,7 +170,7 @@ class _Run:
             self._add(name, np.ascontiguousarray(result).reshape(np.shape(result)), given=True)
 
     def kernel(self, kernel: Kernel) -> None:
-        """Run all items of a kernel in random order."""
+        """Run all items of a kernel, in tasks in random order."""
         table = []
         pieces: dict[str, int] = {}
         shared = self._shared(kernel)
@@ -197,14 +200,20 @@ class _Run:
         arguments, scratch = memory.add(table), _Scratch(memory, kernel)
         memory.now += 1
         memory.first = memory.now
-        for item in self.rng.permutation(kernel.items).tolist():
+        for lo, hi in self._tasks(kernel.items):
             try:
-                names["kernel"](arguments, scratch, item, item + 1)
+                names["kernel"](arguments, scratch, lo, hi)
             except Exception as error:
                 raise KernelError(f"{type(error).__name__}: {error}", kernel, _line(error)) from error
             memory.now += 1
         if self.flag[0]:
             raise FeedError("an index is outside its tensor", hint="check the fed indices")
+
+    def _tasks(self, items: int) -> list[tuple[int, int]]:
+        """Cut a kernel's items into tasks, most of them of one item, and shuffle them."""
+        cuts = [0, *(k for k in range(1, items) if self.rng.random() < SINGLE), items]
+        tasks = [(lo, hi) for lo, hi in pairwise(cuts) if lo < hi]
+        return [tasks[k] for k in self.rng.permutation(len(tasks))]
 
     def _shared(self, kernel: Kernel) -> dict[int, int]:
         """Make what all items share, each part a buffer of its own; return their addresses by offset."""

@@ -393,7 +393,7 @@ def namespace(memory: Memory) -> dict[str, Any]:
     names["padd"] = lambda pointer, n: Pointer(pointer.buffer, pointer.start + n, pointer.now, pointer.first)
     names |= {"table": memory.table, "select": _select, "checked_index": checked_index}
     names["turn"] = _turn
-    names["prefetch_rows"] = lambda address, rows, row_bytes, n_bytes: None
+    names |= {"prefetch_rows": lambda address, rows, row_bytes, n_bytes: None, "fetch": lambda pointer, n_bytes: None}
     names |= {"before_line": _before_line, "last_line": _last_line, "piece_end": _piece_end}
     for bits in ("f32", "f64"):
         names |= {f"lanes_{word}_{bits}": _lanes(word) for word in _JOIN}

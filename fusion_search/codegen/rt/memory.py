@@ -223,6 +223,12 @@ def prefetch_rows(addr, rows, row_bytes, n_bytes):
             _prefetch(addr + i * row_bytes + at)
 
 
+@njit(**JIT)
+def fetch(ptr, n_bytes):
+    """Fetch bytes behind a pointer, which need not exist, into the second-level cache."""
+    prefetch_rows(addr_of(ptr), 1, 0, n_bytes)
+
+
 @intrinsic
 def fetch_add(typingctx, addr, value):
     """Atomically add to the int64 at `addr`; return what it held before."""
