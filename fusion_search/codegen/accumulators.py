@@ -7,15 +7,18 @@ from contextlib import ExitStack, contextmanager
 
 from fusion_search.codegen import blocks
 from fusion_search.codegen.access import Linear
+from fusion_search.codegen.caches import exceeds_caches, moved_bytes
 from fusion_search.codegen.emit import NEUTRAL, Emitter, Place
 from fusion_search.codegen.extents import actual
-from fusion_search.codegen.nest import Nest, argument, define, open_loops, prepare
+from fusion_search.codegen.nest import Nest, Ready, argument, define, open_loops, prepare
 from fusion_search.codegen.stages import Stage
 from fusion_search.codegen.writer import COMPUTE, converted, rounded, store
 
 #: Rows of a matrix that are summed at a time, so that a sum of columns is loaded and stored once for all of them; and the pairs of
 #: addresses, one read and one written, up to which LLVM tests that they do not overlap, rather than leave a loop in scalars.
 ROWS = 8
+#: Columns that are summed at a time: a cache line of float32.
+VECTOR = 16
 #: Members of a stage, each as often as rows are summed at a time, that are compiled in no time.
 BODY = 32
 
@@ -65,7 +68,9 @@ def _emit_rows(e: Emitter, stage: Stage, reducers: list[int], count: int) -> Non
     rows, inner = stage.order
     size, items, width = w.number("terms of a chunk", blocks.CHUNK_TERMS), w.number("shares", count), e.extent(inner)
     each, together = f"for j in range({width}):", _rows_together(e, stage, reducers)
-    start, at, shared, sums = w.name("s"), w.name("i"), {}, {}
+    start, at = w.name("s"), w.name("i")
+    shared: dict[int, str] = {}
+    sums: dict[int, str] = {}
     w.put(f"{start} = item * {size}")
     for i in reducers:
         shared[i], sums[i] = e.share(("rows", i), count * 4 * actual(e.group.extents[inner])), w.name("a")
@@ -73,24 +78,21 @@ def _emit_rows(e: Emitter, stage: Stage, reducers: list[int], count: int) -> Non
     with w.block(each):
         for i in reducers:
             w.put(f"{sums[i]}[j] = T_f4(-0.0)")
-    stop, whole = w.name("i"), w.name("i")
+    stop = w.name("i")
     w.put(f"{stop} = min({start} + {size}, {e.extent(rows)})")
-    w.put(f"{whole} = {start} + ({stop} - {start}) // {together} * {together}")
-    for first, last, step in ((start, whole, together), (whole, stop, 1)):
-        with w.block(f"for {at} in range({first}, {last}, {step}):"):
-            nests = [Nest(e, stage, inner, {rows: f"({at} + {k})"}) for k in range(step)]
-            ready = [prepare(nest, stage.members) for nest in nests]
-            with w.block(each):
-                totals = {i: f"{sums[i]}[j]" for i in reducers}
-                for nest, prepared in zip(nests, ready, strict=True):
-                    define(nest, stage.members, prepared)
-                    for i in reducers:
-                        text, source = argument(nest, prepared, i, 0)
-                        total = w.name("v")
-                        w.put(f"{total} = {rounded('f4', _combined(e, i, totals[i], converted(source, text)))}")
-                        totals[i] = total
-                for i in reducers:
-                    w.put(f"{sums[i]}[j] = {totals[i]}")
+    first, columns = start, "0"
+    if together > 1:
+        first, columns = w.name("i"), w.name("m")
+        w.put(f"{first} = {start} + ({stop} - {start}) // {together} * {together}")
+        w.put(f"{columns} = {width} // {VECTOR} * {VECTOR}")
+        with w.block(f"for {at} in range({start}, {first}, {together}):"):
+            _add_blocks(e, stage, [Nest(e, stage, inner, {rows: f"({at} + {k})"}) for k in range(together)], sums, columns)
+    with w.block(f"for {at} in range({start}, {stop}):"):
+        nest = Nest(e, stage, inner, {rows: at})
+        ready = prepare(nest, stage.members)
+        with w.block(f"for j in range({f'{columns} if {at} < {first} else 0, ' if together > 1 else ''}{width}):"):
+            for i, total in _added(nest, ready, {i: f"{name}[j]" for i, name in sums.items()}).items():
+                w.put(f"{sums[i]}[j] = {total}")
     w.put(f"if arrive({w.arrivals()}, {items}):")
     w.depth += 1  # up to the end of the kernel
     for i in reducers:
@@ -111,6 +113,57 @@ def _emit_rows(e: Emitter, stage: Stage, reducers: list[int], count: int) -> Non
         with w.block(each):
             w.put(f"{small}[j] = {large}[j] + {small}[j]")
         _over(e, stage, i, [inner], Place("scratch", "f4", f"S + {offsets[0]}", {inner: 1}, f"total{i}"), "finish")
+
+
+def _add_blocks(e: Emitter, stage: Stage, nests: list[Nest], sums: dict[int, str], columns: str) -> None:
+    """Add some rows to the sums of their first columns, a vector at a time; what is read next in these columns is fetched meanwhile.
+
+    Rows are far apart in memory, and a processor expects the next ones too late; from a cache it need not expect them. The loop writes
+    to a buffer of its own, so that it needs no test that what it reads does not overlap with it.
+    """
+    w, at = e.w, e.w.name("t")
+    ready = [prepare(nest, stage.members) for nest in nests]
+    with w.block(f"for {at} in range(0, {columns}, {VECTOR}):"):
+        with w.block(f"if {w.number('fetched', exceeds_caches(moved_bytes(e.group, e.live_out)))} != 0:"):
+            for pointer, step, nbytes in _next_rows(nests, ready):
+                w.put(f"fetch(padd({pointer}, {at} + {step}), {VECTOR * nbytes})")
+        buffers = {i: w.name("u") for i in sums}
+        for buffer in buffers.values():
+            w.put(f"{buffer} = next_f4()")
+        with w.block(f"for lane in range({VECTOR}):"):
+            w.put(f"j = {at} + lane")
+            totals = {i: f"{name}[j]" for i, name in sums.items()}
+            for nest, prepared in zip(nests, ready, strict=True):
+                totals = _added(nest, prepared, totals)
+            for i, total in totals.items():
+                w.put(f"{buffers[i]}[lane] = {total}")
+        for i, buffer in buffers.items():
+            w.put(f"vector_put_f32(padd({sums[i]}, {at}), {buffer})")
+
+
+def _next_rows(nests: list[Nest], ready: list[Ready]) -> list[tuple[str, str, int]]:
+    """Find what nests of rows that follow each other read one element beside the other: pointers, how far behind the same columns of
+    the next such rows lie, and the bytes of an element.
+    """
+    found = {}
+    e, inner, rows = nests[0].e, nests[0].inner, next(iter(nests[0].variables))
+    for prepared in ready:
+        for (i, k), (pointer, _, linear, key) in prepared.reads.items():
+            if inner is not None and linear.strides.get(inner) == 1 and linear.strides.get(rows):
+                step = f"{len(nests)} * {e.step(key, rows, linear.strides[rows])}"
+                found[pointer] = pointer, step, e.group.members[i].operands[k].itemsize
+    return list(found.values())
+
+
+def _added(nest: Nest, ready: Ready, totals: dict[int, str]) -> dict[int, str]:
+    """Write the definitions of one row in a column, and what they add to the totals; return the names of these."""
+    e, w, added = nest.e, nest.e.w, {}
+    define(nest, nest.stage.members, ready)
+    for i, total in totals.items():
+        text, source = argument(nest, ready, i, 0)
+        added[i] = w.name("v")
+        w.put(f"{added[i]} = {rounded('f4', _combined(e, i, total, converted(source, text)))}")
+    return added
 
 
 def _rows_together(e: Emitter, stage: Stage, reducers: list[int]) -> int:

@@ -43,19 +43,27 @@ def _read(system: Path, processors: list[int]) -> int:
     return sum(size for (level, _), size in found.items() if level == last)
 
 
-def streamed_bytes(group: GroupAccess, live_out: Set[int]) -> int:
-    """Count what passes while a kernel makes its results: what it reads and writes, each byte once; of a table what is gathered.
-
-    0 where the results are a small part of it, which a cache may still hold when they are read; so is the run's value by itself.
-    """
+def moved_bytes(group: GroupAccess, live_out: Set[int]) -> int:
+    """Count what a kernel reads and writes, each byte once; of a table what is gathered."""
     read: dict[int, int] = {}
     for i, member in enumerate(group.members):
         for k, operand in enumerate(member.operands):
             if (i, k) not in group.producers and not operand.parameter:
                 shape = member.shape if member.spec.kind == "gather" else operand.shape
                 read[operand.base] = max(read.get(operand.base, 0), prod(shape) * operand.itemsize)
-    written = sum(prod(group.members[i].shape) * group.members[i].itemsize for i in live_out)
-    moved = sum(read.values()) + written
+    return sum(read.values()) + _written_bytes(group, live_out)
+
+
+def _written_bytes(group: GroupAccess, live_out: Set[int]) -> int:
+    return sum(prod(group.members[i].shape) * group.members[i].itemsize for i in live_out)
+
+
+def streamed_bytes(group: GroupAccess, live_out: Set[int]) -> int:
+    """Count what passes while a kernel makes its results: what it moves.
+
+    0 where the results are a small part of it, which a cache may still hold when they are read; so is the run's value by itself.
+    """
+    moved, written = moved_bytes(group, live_out), _written_bytes(group, live_out)
     if written * LEAST_PART < moved:
         return 0
     return Extent(int(moved), 0) if actual(written) * LEAST_PART < actual(moved) else moved

@@ -170,8 +170,8 @@ def _store(pointer: Pointer, lanes: Array) -> None:
         pointer[lane] = lanes[lane]
 
 
-def _put(pointer: Pointer, source: Pointer) -> None:
-    for lane, value in enumerate(source.take(64)):
+def _put(pointer: Pointer, source: Pointer, count: int = 64) -> None:
+    for lane, value in enumerate(source.take(count)):
         pointer[lane] = value
 
 
@@ -401,6 +401,7 @@ def namespace(memory: Memory) -> dict[str, Any]:
         names |= {f"lanes_join_add_{bits}": np.add, f"lanes_store_{bits}": _store, f"lanes_put_{bits}": _put}
         names |= {f"lanes_past_{bits}": _past, f"lanes_lines_{bits}": _lines, f"lanes_last_{bits}": _last}
         names |= {f"fold_{'sum' if word == 'add' else word}_{bits}": _fold(word) for word in _JOIN}
+    names["vector_put_f32"] = partial(_put, count=16)
     names |= _maths()
     names |= dict.fromkeys(("relu32", "relu64"), lambda x: np.maximum(x, type(x)(0)) + type(x)(0))
     names |= {"np_maximum": np.maximum, "np_maximum64": np.maximum, "np_minimum": np.minimum, "np_minimum64": np.minimum}

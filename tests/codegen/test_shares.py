@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numba
 import numpy as np
 import pytest
 
-from fusion_search.codegen import blocks, shares
+from fusion_search.codegen import blocks, caches, shares
 from fusion_search.codegen.rt.kernel import STRIP, STRIPS
 from fusion_search.codegen.shares import FEWEST_CHUNKS
 from fusion_search.ir.builder import GraphBuilder
@@ -190,19 +191,40 @@ def test_rows_in_shares_have_the_bits_of_columns_in_blocks(
 
 @pytest.mark.parametrize(("terms", "extent"), [(8, 32), (8, 71), (4, 70), (2, 13)])
 @pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean"])
-def test_rows_in_shares_in_any_order_touch_what_is_theirs(op: str, terms: int, extent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("width", "stored", "held"), [(9, True, 1 << 40), (37, False, 1 << 40), (37, False, 0), (16, False, 0)])
+def test_rows_in_shares_in_any_order_touch_what_is_theirs(
+    width: int, stored: bool, held: int, op: str, terms: int, extent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(blocks, "CHUNK_TERMS", terms)
-    graph = columns((extent, 9), op, F32, True)
+    monkeypatch.setattr(caches, "last_level_bytes", lambda: held)
+    graph = columns((extent, width), op, F32, stored)
     rng = np.random.default_rng(6)
-    feeds = {"x": rng.normal(size=(extent, 9)).astype(F32), "bias": rng.normal(size=9).astype(F32)}
+    feeds = {"x": rng.normal(size=(extent, width)).astype(F32), "bias": rng.normal(size=width).astype(F32)}
     interpreter = Interpreter(graph, together(graph))
     assert items(interpreter) == [-(-extent // terms)]
     results = [interpreter.outputs(interpreter(feeds, seed)) for seed in range(3)]
     monkeypatch.setattr(shares, "FEWEST_CHUNKS", extent)
     blocked = Interpreter(graph, together(graph))
-    assert items(blocked) != items(interpreter)
+    assert not any(step.kernel.shared_bytes for step in blocked.steps if isinstance(step, KernelStep))
     results.append(blocked.outputs(blocked(feeds)))
     assert all(same_bits(result[name], results[0][name]) for result in results for name in result)
+
+
+def test_the_next_rows_are_fetched_where_no_cache_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One text, and a number that says it; what is fetched behind the last row is nobody's."""
+    graph = columns((TALL + 5, 100), "ReduceSum", F32)
+    rng = np.random.default_rng(7)
+    feeds = {"x": rng.normal(size=(TALL + 5, 100)).astype(F32), "bias": rng.normal(size=100).astype(F32)}
+    made, results = [], []
+    for held in (1 << 40, 0):
+        monkeypatch.setattr(caches, "last_level_bytes", lambda held=held: held)
+        plan = BoundPlan(graph, together(graph))
+        made += [step.kernel for step in plan.steps if isinstance(step, KernelStep)]
+        results.append(plan(feeds))
+    assert made[0].source == made[1].source
+    (number,) = {lines[0].split()[1] for lines in pairwise(made[0].source.splitlines()) if "fetch(" in lines[1] and "if" in lines[0]}
+    assert [kernel.slots[int(number[1:])].number for kernel in made] == [0, 1]
+    assert all(same_bits(results[0][name], results[1][name]) for name in results[0])
 
 
 def test_rows_stay_uncut_where_what_follows_has_them_too() -> None:

@@ -247,8 +247,8 @@ def _make_store(lanes):
     return intrinsic(lanes_store)
 
 
-def _make_put(lanes):
-    """Build ``put(ptr, source)``: copy 64 elements from a buffer.
+def _make_put(lanes, count):
+    """Build ``put(ptr, source)``: copy 64 elements, or so many vectors of 64 bytes, from a buffer.
 
     A loop that writes to a buffer of its own only needs no test that what it reads does not overlap with it.
     """
@@ -256,7 +256,7 @@ def _make_put(lanes):
 
     def lanes_put(typingctx, ptr, source):
         def codegen(context, builder, signature, args):
-            for v in range(scheme.count):
+            for v in range(count or scheme.count):
                 vector = scheme.load(builder, args[1], scheme.first(v))
                 builder.store(vector, scheme.pointer(builder, args[0], scheme.first(v)), align=scheme.size)
             return context.get_dummy_value()
@@ -318,7 +318,8 @@ def _make_last(lanes):
 
 lanes_f4, lanes_f8 = _make_start(_F4), _make_start(_F8)
 lanes_store_f32, lanes_store_f64 = _make_store(_F4), _make_store(_F8)
-lanes_put_f32, lanes_put_f64 = _make_put(_F4), _make_put(_F8)
+lanes_put_f32, lanes_put_f64 = _make_put(_F4, 0), _make_put(_F8, 0)
+vector_put_f32 = _make_put(_F4, 1)
 lanes_lines_f32, lanes_lines_f64 = _make_lines(_F4), _make_lines(_F8)
 lanes_last_f32, lanes_last_f64 = _make_last(_F4), _make_last(_F8)
 
