@@ -13,8 +13,9 @@ from fusion_search.runtime.steps import AliasStep, KernelStep, Step
 
 #: Bytes behind the scratch of each thread: vector loads may start in the last element's line.
 GUARD_BYTES = 256
-#: Bytes between the scratch of two threads where it is not small: a processor that foresees steps along the rows of one reads past its
-#: end, and lines of the next one go back and forth.
+#: Bytes between the scratch of two threads, and where it is as large as that: a processor that foresees steps along the rows of one reads
+#: past its end, and lines of the next one go back and forth. Behind a few rows it stops at the end of a page.
+PAGE_BYTES = 4 << 10
 APART_BYTES = 32 << 10
 
 
@@ -149,5 +150,5 @@ def stride_of(step: Step) -> int:
     if not isinstance(step, KernelStep) or not step.kernel.scratch_bytes:
         return 0
     scratch = step.kernel.scratch_bytes
-    behind = APART_BYTES if step.tasks > 1 and scratch >= APART_BYTES else GUARD_BYTES
+    behind = GUARD_BYTES if step.tasks == 1 else PAGE_BYTES if scratch < APART_BYTES else APART_BYTES
     return -(-(scratch + behind) // ALIGN) * ALIGN

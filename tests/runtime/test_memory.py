@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import fusion_search as fs
 from fusion_search.codegen.buffers import Lifetime, most_alive
 from fusion_search.ir.builder import GraphBuilder
 from fusion_search.runtime.compiled import CompiledPlan
-from fusion_search.runtime.memory import ALIGN, plan_memory, touched
+from fusion_search.runtime.memory import ALIGN, plan_memory, stride_of, touched
 from fusion_search.runtime.steps import KernelStep
 from tests.frontends.modeling import random
 from tests.runtime.plans import planned
@@ -59,6 +60,20 @@ def test_scratch_is_for_as_many_threads_as_run_at_once() -> None:
     assert plan_memory(run.graph, run.steps, most).arena_bytes == need[2]
     alone = [step for step in run.steps if isinstance(step, KernelStep) and step.tasks == 1]
     assert len({plan_memory(run.graph, alone, threads).arena_bytes for threads in (1, 64)}) == 1
+
+
+def test_no_page_has_scratch_of_two_threads() -> None:
+    """What a processor foresees along the scratch of one ends before that of the next; a thread that runs alone needs none."""
+    b = GraphBuilder("rows")
+    x = b.input("x", np.float32, (4096, 200))
+    h = b.op("Exp", x)
+    b.output("y", b.op("Mul", b.op("Sub", h, b.op("ReduceMean", h, axes=(1,))), x))
+    (step,) = CompiledPlan(planned(b.build())).planned.steps
+    assert isinstance(step, KernelStep)
+    step = replace(step, kernel=replace(step.kernel, scratch_bytes=800))
+    assert step.tasks > 1
+    assert 800 + 4096 <= stride_of(step) < 800 + 4096 + ALIGN
+    assert stride_of(replace(step, chunk=step.kernel.items)) < 800 + 512
 
 
 def test_a_run_reuses_every_page() -> None:
