@@ -14,6 +14,8 @@ from fusion_search.codegen.writer import COMPUTE, rounded, store
 
 #: Running values of a reduction along the last dimension.
 LANES = 64
+#: Rows from here on are written to lines that no cache near by has; these are fetched so many elements before.
+LONG_ROW, AHEAD = 1 << 13, 1 << 11
 LANE_WORDS = {
     "sum": ("add", "fold_sum"),
     "mean": ("add", "fold_sum"),
@@ -140,6 +142,8 @@ class LaneWalk:
             if i in self._waiting:
                 carry, first = self._waiting[i]
                 w.put(f"{carry} = lanes_lines_{_bits(e, i)}({target}, {carry}, {first}, {at})")
+                if self.nest.inner is not None and e.group.extents[self.nest.inner] >= LONG_ROW:
+                    w.put(f"fetch(padd({pointer}, {at} + {AHEAD}), {LANES * int(e.places[i].code[1])})")
             else:
                 w.put(f"lanes_put_{_bits(e, i)}({target})")
         kept = {pointer: buffers[i] for i, pointer in self._stored.items()}

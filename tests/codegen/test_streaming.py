@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusion_search.codegen import caches, streaming
+from fusion_search.codegen import caches, lanes, streaming
 from fusion_search.codegen.extents import Extent
 from fusion_search.codegen.kernel import Kernel, build
 from fusion_search.fusion.analysis import analyse
@@ -143,6 +143,10 @@ def test_long_rows_of_simple_maps_begin_with_a_line() -> None:
     x = b.input("x", F32, (2, streaming.LONG))
     b.output("y", b.op("Exp", b.op("Sub", x, b.op("ReduceMax", x, axes=(1,)))))
     assert pieces(b.build()) == 0  # up to fifteen exponentials one by one
+
+
+def test_the_lines_of_a_long_row_are_fetched_before_they_are_written() -> None:
+    assert ["fetch(" in kernel_of(softmax(2, lanes.LONG_ROW - k)).source for k in (0, 1)] == [True, False]
 
 
 def test_only_what_no_cache_holds_passes() -> None:
