@@ -80,17 +80,18 @@ def _emit_rows(e: Emitter, stage: Stage, reducers: list[int], count: int) -> Non
             w.put(f"{sums[i]}[j] = T_f4(-0.0)")
     stop = w.name("i")
     w.put(f"{stop} = min({start} + {size}, {e.extent(rows)})")
-    first, columns = start, "0"
+    done = ""
     if together > 1:
         first, columns = w.name("i"), w.name("m")
         w.put(f"{first} = {start} + ({stop} - {start}) // {together} * {together}")
         w.put(f"{columns} = {width} // {VECTOR} * {VECTOR}")
         with w.block(f"for {at} in range({start}, {first}, {together}):"):
             _add_blocks(e, stage, [Nest(e, stage, inner, {rows: f"({at} + {k})"}) for k in range(together)], sums, columns)
+        done = f"{columns} if {at} < {first} else 0, "
     with w.block(f"for {at} in range({start}, {stop}):"):
         nest = Nest(e, stage, inner, {rows: at})
         ready = prepare(nest, stage.members)
-        with w.block(f"for j in range({f'{columns} if {at} < {first} else 0, ' if together > 1 else ''}{width}):"):
+        with w.block(f"for j in range({done}{width}):"):
             for i, total in _added(nest, ready, {i: f"{name}[j]" for i, name in sums.items()}).items():
                 w.put(f"{sums[i]}[j] = {total}")
     w.put(f"if arrive({w.arrivals()}, {items}):")

@@ -23,7 +23,7 @@ _BITS = {"f4": "f32", "f8": "f64"}
 def write_row(nest: Nest, ready: Ready, count: str) -> None:
     """Write the definitions of a nest in its innermost loop of `count` steps."""
     e, w, members = nest.e, nest.e.w, nest.stage.members
-    results = passing(nest, ready)
+    results = _passing(nest, ready)
     if not results:
         with _row(nest, ready.writes, count):
             define(nest, members, ready)
@@ -120,7 +120,7 @@ def _misplaced(nest: Nest, writes: Mapping[int, tuple[str, Linear]]) -> int | No
     return next((i for i, (_, linear) in writes.items() if e.places[i].kind == "tensor" and linear.strides.get(inner, 0) == 1), None)
 
 
-def passing(nest: Nest, ready: Ready) -> list[int]:
+def _passing(nest: Nest, ready: Ready) -> list[int]:
     """Find the results of a nest that may pass the caches: all that it writes, contiguous, and read by nothing else in its group."""
     found = list(ready.writes)
     alike = len({nest.e.places[i].code for i in found}) == 1
